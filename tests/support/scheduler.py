@@ -65,15 +65,19 @@ class Process:
 
 
 class Strand:
-    """One line of execution. `ticket` tells a wake-up that is due from one that has been overtaken."""
+    """One line of execution. `ticket` tells a wake-up that is due from one that has been overtaken. `signal`: what is
+    to be raised in it where it sleeps or waits, unless `is_deaf`.
+    """
 
-    __slots__ = ("greenlet", "name", "process", "ticket", "woken")
+    __slots__ = ("greenlet", "is_deaf", "name", "process", "signal", "ticket", "woken")
 
     def __init__(self, process: Process, name: str, run: Callable[[], None]) -> None:
         self.process = process
         self.name = name
         self.ticket = 0
         self.woken = False
+        self.signal: BaseException | None = None
+        self.is_deaf = False
         self.greenlet = greenlet.greenlet(run)
 
 
@@ -121,6 +125,9 @@ class Scheduler:
         self._hub.switch()
         if not strand.process.alive:
             raise Crash
+        if strand.signal is not None and not strand.is_deaf:
+            signal, strand.signal = strand.signal, None
+            raise signal
 
     def wait_us(self, duration_us: int) -> bool:
         """Sleep until `wake` is called, at most so long; whether it was."""
@@ -136,6 +143,12 @@ class Scheduler:
         if strand.process.alive:
             strand.woken = True
             self.push(strand, delay_us)
+
+    def interrupt(self, strand: Strand, signal: BaseException) -> None:
+        """A signal's handler raises this in the strand, where it sleeps or waits, now or the next time."""
+        if not strand.greenlet.dead:
+            strand.signal = signal
+            self.wake(strand)
 
     def kill(self, process: Process) -> None:
         """SIGKILL, from a timer or by a strand of that process that raises `Crash` right after."""

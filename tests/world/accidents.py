@@ -14,6 +14,7 @@ from tests.world.journey import Weather
 from tests.world.ownership import LOSSES
 from tests.world.plan import URL, Event
 from tests.world.processes import Actor, Flow, Operator
+from tests.world.queries import Query
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -95,7 +96,9 @@ class Accidents:
     def _begin(self, event: Event) -> None:
         self._world.counts[event.what] += 1
         self._world.befell(event.what, event.whom)
-        after = self._happen.get(event.what, self._person)(event)
+        actor = self._world.actors.get(event.whom)
+        act = self._happen.get(event.what, self._person)
+        after = actor.befall(event) if isinstance(actor, Query) and event.what != "cut" else act(event)
 
         def over() -> None:
             if after is not None:

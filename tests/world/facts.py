@@ -46,7 +46,10 @@ class Durable(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A process was given messages, for which it had asked at `asked_us`."""
+    """A process was given messages, for which it had asked at `asked_us`. Of a query: `batch`, of which a repetition
+    has the same, and `after`, the batch at whose end it begins; `since_us`: from when on the messages have to be its
+    flow's.
+    """
 
     at_us: int
     asked_us: int
@@ -54,20 +57,53 @@ class Given(NamedTuple):
     flow: str
     process: str
     rows: tuple[Row, ...]
-    batch: str = ""  # of a query: a repetition has the same
+    batch: str = ""
+    after: str = ""
+    since_us: int = 0
 
 
-class Staged(NamedTuple):
-    """A query's batch is about to be published, or to be found published."""
+class Writing(NamedTuple):
+    """A batch is about to be published in queues by its `writer`, or to be found published. `number`: of the write."""
 
     at_us: int
-    query: str
+    number: int
+    writer: str
     batch: int
-    values: tuple[str, ...]
+    parts: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Wrote(NamedTuple):
+    """How that ended: `accepted`, `refused` by a word that another try will not change, or `failed`. `is_healthy`:
+    nothing befell the Spark checkpoint, and all tries of a batch have the same rows or fewer.
+    """
+
+    at_us: int
+    number: int
+    ending: str
+    is_healthy: bool
+    problem: str = ""
+
+
+class Resolved(NamedTuple):
+    """A person has said what a writer's batches are, from this number on."""
+
+    at_us: int
+    writer: str
+    batch: int
+    is_published: bool
 
 
 class Handled(NamedTuple):
     """It is done with them, and says so from now on."""
+
+    at_us: int
+    group: str
+    flow: str
+    rows: tuple[Row, ...]
+
+
+class Refused(NamedTuple):
+    """It is told that its word counts for nothing here: these come again."""
 
     at_us: int
     group: str
@@ -147,7 +183,31 @@ class Befell(NamedTuple):
     is_accident: bool
 
 
-Fact = Sent | Durable | Given | Staged | Handled | Acknowledged | Checkpointed | Beaten | Led | Decided | Befell
+class Froze(NamedTuple):
+    """A process stands still until then."""
+
+    at_us: int
+    process: str
+    until_us: int
+
+
+Fact = (
+    Sent
+    | Durable
+    | Given
+    | Writing
+    | Wrote
+    | Resolved
+    | Handled
+    | Refused
+    | Acknowledged
+    | Checkpointed
+    | Beaten
+    | Led
+    | Decided
+    | Befell
+    | Froze
+)
 
 
 def told(fact: Fact) -> str:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from tests.support import judge as rules
 from tests.support.judge import Position, Violation, demand, forbid
+from tests.world.batches import Batches
 from tests.world.coordination import Coordination
 from tests.world.facts import (
     Acknowledged,
@@ -22,15 +23,20 @@ from tests.world.facts import (
     Decided,
     Durable,
     Fact,
+    Froze,
     Given,
     Handled,
     Led,
     Lying,
+    Refused,
+    Resolved,
     Row,
     Sent,
-    Staged,
+    Writing,
+    Wrote,
     told,
 )
+from tests.world.results import Results, origin
 
 FORGETS: Final = ("flush", "empty", "rollback")
 Place = tuple[int, int]
@@ -45,6 +51,7 @@ class _Group:
     batches: dict[Place, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))  # in which
     ends: dict[int, int] = field(default_factory=dict)  # of what was given
     handled_us: dict[Place, int] = field(default_factory=dict)
+    done: Counter[Place] = field(default_factory=Counter)  # how often somebody said so, and it counts
     checkpoints: dict[int, list[Checkpointed]] = field(default_factory=lambda: defaultdict(list))
     rewound: dict[Place, int] = field(default_factory=dict)  # when a person took it back
     marked: int = 0
@@ -53,20 +60,31 @@ class _Group:
 
 
 class Judge:
-    """`within_s`: how long a message may wait for a flow when nothing befell anybody. `most`: messages of a batch."""
+    """`within_s`: how long a message may wait for a flow when nothing befell anybody. `most`: messages of a batch.
+    `grouped`: groups, as long as no more is said of them all; others are queries without a group. `kept`: those whose
+    checkpoints say how far they are.
+    """
 
     def __init__(
-        self, *, within_s: float, session_timeout_s: float = 5.0, most: int = 10, slack_s: float = 0.0
+        self,
+        *,
+        within_s: float,
+        session_timeout_s: float = 5.0,
+        most: int = 10,
+        slack_s: float = 0.0,
+        kept: Collection[str] | None = None,
+        grouped: Collection[str] | None = None,
     ) -> None:
         self.within_us = round(within_s * 1e6)
         self.most = most
         self.coordination: dict[str, Coordination] = defaultdict(
-            lambda: Coordination(session_timeout_s, round(slack_s * 1e6))
+            lambda: Coordination(session_timeout_s, round(slack_s * 1e6), keeps=kept == grouped)
         )
+        self._kept, self._grouped = kept, grouped
+        self.batches = Batches(session_timeout_s)
+        self.results = Results()
         self.sent: dict[str, Sent] = {}
         self.durable: dict[str, Durable] = {}
-        self.staged: dict[str, set[tuple[str, int]]] = defaultdict(set)  # of which batches a result may be
-        self.results_due: set[str] = set()  # which a query is done with
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
         self.had_accident = self.has_changed = self.may_have_more = False
@@ -79,16 +97,15 @@ class Judge:
                 self.sent[fact.value] = fact
             case Durable():
                 self.durable[fact.value] = fact
-            case Staged():
-                for value in fact.values:
-                    self.staged[value].add((fact.query, fact.batch))
             case Given():
                 self._given(fact)
             case Handled():
                 group = self.groups[fact.group]
-                self.results_due |= {row.value for row in fact.rows if row.value in self.staged}
                 for row in fact.rows:
                     group.handled_us.setdefault((row.partition, row.offset), fact.at_us)
+                    group.done[row.partition, row.offset] += 1
+            case Refused():
+                self.groups[fact.group].done.subtract((row.partition, row.offset) for row in fact.rows)
             case Acknowledged():
                 demand(self.had_accident or not fact.lost, "it does not count, and nothing had happened:", told(fact))
             case Checkpointed():
@@ -98,10 +115,14 @@ class Judge:
                 self.befell_us.append(fact.at_us)
                 self.had_accident |= fact.is_accident
                 self.has_changed |= fact.what == "alter"
-        self._coordinated(fact)
+        self._beside(fact)
 
-    def _coordinated(self, fact: Fact) -> None:
-        if isinstance(fact, Beaten | Led | Decided | Checkpointed | Given):
+    def _beside(self, fact: Fact) -> None:
+        if isinstance(fact, Writing | Wrote | Resolved):
+            self.results.take(fact)
+        elif isinstance(fact, Froze):
+            self.batches.froze(fact)
+        elif isinstance(fact, Beaten | Led | Decided | Checkpointed | Given):
             self.coordination[fact.group].take(fact)
         elif isinstance(fact, Befell) and fact.what in FORGETS:
             for each in self.coordination.values():
@@ -111,38 +132,43 @@ class Judge:
 
     def _given(self, fact: Given) -> None:
         group = self.groups[fact.group]
-        demand(bool(fact.rows), "an empty batch:", told(fact))
+        demand(bool(fact.rows or fact.batch), "an empty batch:", told(fact))
+        is_alone = self._grouped is not None and fact.group not in self._grouped
+        if fact.batch:
+            self.batches.given(fact, is_alone=is_alone)
         ends: dict[int, int] = {}
         for row in fact.rows:
             demand(ends.get(row.partition, row.offset) == row.offset, "a gap within a batch:", told(fact))
             if row.partition not in ends:
-                self._begins(group, fact, row)
+                self._begins(group, fact, row, is_alone=is_alone)
             ends[row.partition] = row.offset + 1
             place = row.partition, row.offset
             first_us = group.first_us.setdefault(place, fact.at_us)
-            known = self.sent.get(row.value)
+            known = self.sent.get(origin(row.value))
             demand(known is not None and known.key == row.key, "nobody sent", row, told(fact))
             same = fact.batch or None  # its repetition has the marks of the first time
             again = [at for at, batch in group.batches[place] if at < fact.asked_us and batch != same]
-            if again:
+            if again and not is_alone:
                 group.again += 1
                 demand(row.marked, "twice and not marked:", row, "was given at", again[0] / 1e6, told(fact))
             group.batches[place].append((fact.at_us, fact.batch))
             group.marked += row.marked
             if row.marked and not self.had_accident:
                 # A handoff in the middle of a batch may mark what was announced and not given.
-                moved = group.checkpoints[row.partition][-1].epoch > 1 and first_us == fact.at_us
+                moved = group.checkpoints[row.partition][-1].epoch > 1 and (first_us == fact.at_us or bool(fact.batch))
                 demand(moved, "marked, and nothing had happened:", row, told(fact))
                 group.needless += 1
         for partition, end in ends.items():
             group.ends[partition] = max(group.ends.get(partition, 0), end)
 
-    def _begins(self, group: _Group, fact: Given, row: Row) -> None:
+    def _begins(self, group: _Group, fact: Given, row: Row, *, is_alone: bool) -> None:
         """A partition's part of a batch: nothing is left out before it, and its flow had the partition."""
         reached = group.ends.get(row.partition, 0)
         demand(row.offset <= reached, "skipped:", f"{row.partition}/{reached} to {row.offset}", told(fact))
+        if is_alone:
+            return
         history = group.checkpoints[row.partition]
-        since = bisect_right([each.at_us for each in history], fact.asked_us)
+        since = bisect_right([each.at_us for each in history], fact.since_us or fact.asked_us)
         while since > 1 and not history[since - 1].flow:  # a rewind: who had it may go on until the leader has acted
             since -= 1
         owners = {(each.flow, each.instance) for each in history[max(0, since - 1) :]}
@@ -153,6 +179,9 @@ class Judge:
     def _checkpointed(self, fact: Checkpointed) -> None:
         group = self.groups[fact.group]
         history = group.checkpoints[fact.partition]
+        if self._kept is not None and fact.group not in self._kept:  # it says whose the partition is, no more
+            history.append(fact)
+            return
         if history:
             before = history[-1]
             if fact.flow or fact.offset >= before.offset:
@@ -168,7 +197,7 @@ class Judge:
             if before.epoch == fact.epoch:
                 demand(before.flow == fact.flow, "two flows at one epoch:", told(before), told(fact))
         for offset in range(history[-1].offset if history else 0, fact.offset):
-            done = (fact.partition, offset) in group.handled_us
+            done = group.done[fact.partition, offset] > 0
             demand(done, "acknowledged and not handled:", f"{fact.partition}/{offset}", told(fact))
         history.append(fact)
 
@@ -182,39 +211,36 @@ class Judge:
 
     # --- in the end ---------------------------------------------------------------------------------------------------
 
-    def complete(self, logs: Mapping[str, Mapping[Place, Lying]]) -> None:
-        """All publishers and queries have ended, and all flows had time. `logs`: what lies in the queue of each group,
-        first in that of the publishers.
+    def have_done(self, groups: Iterable[str], log: Iterable[Place]) -> bool:
+        """Whether each of them is done with all of it."""
+        return all(self.groups[group].done[place] > 0 for group in groups for place in log)
+
+    def complete(self, logs: Mapping[str, Mapping[Place, Lying]], groups: Mapping[str, str], *, source: str) -> None:
+        """All publishers and queries have ended, and all flows had time. `logs`: what lies in each queue; `groups`: the
+        queue of each; `source`: that of the publishers.
         """
-        source, *results = logs
         self._published(logs[source])
-        for name in results:
-            self._results(logs[name])
-        for name, log in logs.items():
-            group = self.groups[name]
+        self.results.complete({queue: log.values() for queue, log in logs.items() if queue != source})
+        for name, queue in groups.items():
+            log, group = logs[queue], self.groups[name]
             missing = sorted(log.keys() - group.first_us.keys())
             demand(not missing, name, "never got", missing[:10])
-            ends: dict[int, int] = {}
-            for partition, offset in log:
-                ends[partition] = max(ends.get(partition, 0), offset + 1)
-            for partition, end in ends.items():
-                history = group.checkpoints[partition]
-                at = history[-1].offset if history else 0
-                demand(at == end, name, "has acknowledged", partition, "up to", at, "of", end)
-            again = [place for place, at_us in group.rewound.items() if group.batches[place][-1][0] < at_us]
-            demand(not again, name, "was taken back, and never got again", again[:10])
-            if name == source:
+            if self._kept is None or name in self._kept:
+                self._acknowledged(name, group, log)
+            if queue == source:
                 self._ordered(name, group, log)
             self._waited(name, group, log)
 
-    def _results(self, log: Mapping[Place, Lying]) -> None:
-        """What queries have written: each of their batches once, however often it was repeated."""
-        found = Counter(each.value for each in log.values())
-        for value, count in found.items():
-            batches = self.staged.get(value, set())
-            demand(count <= len(batches), value, "is among the results", count, "times, of batches", batches)
-        missing = sorted(self.results_due - found.keys())
-        demand(not missing, "no result of", missing[:10])
+    def _acknowledged(self, name: str, group: _Group, log: Iterable[Place]) -> None:
+        ends: dict[int, int] = {}
+        for partition, offset in log:
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+        for partition, end in ends.items():
+            history = group.checkpoints[partition]
+            at = history[-1].offset if history else 0
+            demand(at == end, name, "has acknowledged", partition, "up to", at, "of", end)
+        again = [place for place, at_us in group.rewound.items() if group.batches[place][-1][0] < at_us]
+        demand(not again, name, "was taken back, and never got again", again[:10])
 
     def _published(self, log: Mapping[Place, Lying]) -> None:
         """What publishers have sent: each message once, in the order of its key, where they were told that it lies."""

@@ -91,6 +91,7 @@ class Host:
 
     def __init__(self, machine: Machine, process: Process, pid: int, seed: str) -> None:
         self.process = process
+        self.parent: Host | None = None
         self.pid = pid
         self.rng = random.Random(seed)
         self.main = Thread(name="MainThread", machine=machine)
@@ -143,7 +144,7 @@ class Machine:
             queue: StandIn(queue, {"SimpleQueue": simple_queue}),
             queue.SimpleQueue: simple_queue,
             concurrent.futures.ThreadPoolExecutor: pool,
-            os: StandIn(os, {"getpid": lambda: self.host.pid, "getppid": lambda: _FIRST_PID}),
+            os: StandIn(os, {"getpid": lambda: self.host.pid, "getppid": self._parent}),
             signal: StandIn(signal, {"signal": self._signal, "getsignal": self._getsignal}),
             atexit: StandIn(atexit, {"register": lambda call: call, "unregister": lambda call: None}),
             secrets: StandIn(secrets, {"token_hex": self.token}),
@@ -245,6 +246,16 @@ class Machine:
         former = self._getsignal(number)
         self.host.handlers[number] = handler
         return former
+
+    def _parent(self) -> int:
+        """That of a process whose own has died has the first number."""
+        parent = self.host.parent
+        return parent.pid if parent is not None and parent.process.alive else _FIRST_PID
+
+    def state_of(self, pid: int) -> str:
+        """As `/proc` says it: stopped or not."""
+        process = next((host.process for host in self._hosts.values() if host.pid == pid), None)
+        return "T" if process is not None and process.frozen_until_us > self.scheduler.now_us else "S"
 
     def _getsignal(self, number: int) -> Any:
         return self.host.handlers.get(number, signal.SIG_DFL)

@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, NamedTuple, Self
 
+from tests.world.query_plan import RESULTS, TO_QUERIES, QueryPlan, queues_of
+
 URL: Final = "redis://world:6379/0"
 """Of the server that keeps ownership and forgets."""
 
-KINDS: Final = ("quiet", "restarts", "weather", "operators", "everything", "forgetful", "application")
+KINDS: Final = (
+    *("quiet", "restarts", "weather", "operators", "everything", "forgetful", "application"),
+    *("queries", "sinks", "queries"),
+)
 """What befalls the processes: they come and go in good order; they are killed and freeze; the stores fail; people
 change the queue; all that; what keeps ownership forgets, while they are killed and freeze; one of the flows uses its
-consumer in every way that there is."""
+consumer in every way that there is. Or it is about streaming queries in all modes, or about what they write."""
 
 
 OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
@@ -79,6 +84,7 @@ class Plan:
     habits: str = ""  # of the application
     operations: int = 0  # of the application, before it behaves
     switches: float = 0.0  # of so many of its calls: others may go on at a line in them
+    query: QueryPlan = QueryPlan()  # noqa: RUF009 - it is frozen
     manual: bool = False
     holds: bool = False  # by hand, a batch is acknowledged when the next one is handled
     max_messages: int = 10
@@ -101,6 +107,8 @@ class Plan:
         """The kind by the seed's number, the rest at random."""
         rng = random.Random(f"world {seed}")
         kind = kind_of(seed)
+        if kind in {"queries", "sinks"}:
+            return cls._with_queries(seed, rng)
         queries = ("query", "second-query")[: rng.choice((0, 0, 1, 2))]
         flows = ("one", "two", "three")[: rng.randint(0 if queries else 1, 3 - len(queries))]
         coordinators = ("coordinator", "second-coordinator")[: rng.choice((1, 2))]
@@ -154,6 +162,34 @@ class Plan:
             way_us=rng.choice((0, 1_000, 20_000)),
         )
 
+    @classmethod
+    def _with_queries(cls, seed: int, rng: random.Random) -> Self:
+        kind = kind_of(seed)
+        query = QueryPlan.draw(rng, seed // len(KINDS), sinks=kind == "sinks")
+        names = ("query", "second-query")[: rng.randint(1, 2) if query.how.shared or not query.how.grouped else 1]
+        readers = ("reader",) if RESULTS in queues_of(query.sink) and rng.random() < 0.3 else ()
+        plan = cls(
+            seed=seed,
+            kind=kind,
+            ownership=rng.choice(("store", URL)) if query.how.shared else "none",
+            partitions=rng.randint(1, 4),
+            coordinators=("coordinator",) if query.how.shared or readers else (),
+            flows=("one",) if query.how.shared and query.how.keeps and rng.random() < 0.3 else (),
+            queries=names,
+            readers=readers,
+            query=query,
+            max_messages=rng.choice((3, 10)),
+            messages=30,
+            pause_s=rng.choice((0.3, 1.0)),
+            handles_s=rng.choice((0.1, 1.0, 6.0)),
+            rebalance_delay_s=rng.choice((0.5, 2.0)),
+            max_handoff_time_s=rng.choice((0.5, 3.0)),
+            way_us=rng.choice((2_000, 10_000)),
+            drift=rng.choice((0.0, 0.0001)),
+        )
+        lasts_s = min(25.0, plan.messages * plan.pause_s)
+        return replace(plan, events=tuple(_query_events(rng, plan, lasts_s)))
+
     def without(self, numbers: Collection[int]) -> Self:
         """The same, but these of its events do not happen."""
         return replace(self, left_out=self.left_out | frozenset(numbers))
@@ -188,7 +224,7 @@ class Plan:
         gone_s = 2 * self.session_timeout_s + self.beat_s
         handoff_s = self.rebalance_delay_s + self.max_handoff_time_s
         batches_s = (self.partitions + 2) * (self.handles_s + 1.0)  # of the other partitions of its flow
-        return leader_s + gone_s + 2 * handoff_s + batches_s
+        return leader_s + gone_s + 2 * handoff_s + batches_s + self.query.lasts_s
 
 
 CALLS: Final = {
@@ -274,4 +310,27 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
             APPLICATION: quiet + restarts + weather + lines,
         }
         found.append(rng.choice(choices[plan.kind]))
+    return sorted(found)
+
+
+def _query_events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
+    """What befalls queries, their Spark checkpoints, and the queues that they read and write."""
+    query = plan.query
+    results = queues_of(query.sink)
+    found = []
+    for _ in range(rng.choice((0, 1, 2, 4))):
+        at_s, whom = round(rng.uniform(1.0, lasts_s + 3.0), 1), rng.choice(plan.queries)
+        for_s = round(rng.choice((0.5, 3.0, plan.session_timeout_s + rng.uniform(-0.5, 4.0))), 1)
+        draw = rng.random()
+        if draw < 0.6:
+            found.append(Event(at_s, rng.choice(TO_QUERIES), whom, for_s, number=rng.randint(1, 8)))
+        elif draw < 0.75 and results:
+            queue = rng.choice(results)
+            found.append(Event(at_s, rng.choice(("alter", "compact", "collect")), queue, number=rng.randint(1, 4)))
+        elif draw < 0.85:
+            found.append(Event(at_s, "storm", "", for_s, rate=rng.choice((0.02, 0.1))))
+        elif draw < 0.92 and query.how.keeps:
+            found.append(Event(at_s, "rewind", number=rng.randint(1, 8)))
+        else:
+            found.append(Event(at_s, "alter", number=rng.randint(1, 4)))
     return sorted(found)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import partq
 from coordinator.logs import silent
@@ -24,6 +24,7 @@ from tests.world.plan import Event
 if TYPE_CHECKING:
     from tests.world.world import World
 
+T = TypeVar("T")
 RETRY_S: Final = 10.0  # how long a process waits for its store
 _AGAIN_S: Final = 1.0
 _KEYS: Final = 6  # of each publisher
@@ -104,7 +105,7 @@ class Coordinator(Actor):
         world, plan = self.world, self.world.plan
         settings = Settings(
             store=world.url,
-            ownership=plan.ownership,
+            ownership=world.ownership_of(),
             name=self.name,
             lease_timeout_s=plan.lease_timeout_s,
             renewal_s=plan.lease_timeout_s / 4,
@@ -115,7 +116,7 @@ class Coordinator(Actor):
             housekeeping=plan.housekeeping,
             retry_most_s=2.0,
         )
-        ownership = world.open_ownership(plan.ownership, store=shared_store(world.url, 0.0))
+        ownership = world.open_ownership(world.ownership_of(), store=shared_store(world.url, 0.0))
         service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership, log=silent)
         host.on_term = service.stop
         service.run()
@@ -191,7 +192,7 @@ class Flow(Actor):
         return self.world.queue(self._queue).consumer(
             self._group,
             flow=self._flow,
-            ownership=plan.ownership,
+            ownership=self.world.ownership_of(self._queue),
             acknowledge="manual" if plan.manual else "next",
             starting="earliest",
             max_messages=plan.max_messages,
@@ -226,7 +227,7 @@ class Flow(Actor):
         """The oldest, until so many are left."""
         while len(held) > left:
             batch, rows = held.pop(0)
-            lost = _patiently(batch.acknowledge, self.sleep)
+            lost = patiently(batch.acknowledge, self.sleep)
             self.world.take(Acknowledged(self.world.now_us, self._group, self._flow, rows, lost))
 
 
@@ -240,13 +241,13 @@ class Operator(Actor):
     def live(self, host: Host) -> None:
         while not self.is_done:
             try:
-                self._do(self.world.queue())
+                self._do(self.world.queue(self._event.whom or self.world.QUEUE))
                 self.is_done = True
             except Unavailable:
                 self.sleep(_AGAIN_S)
 
     def _do(self, queue: partq.Queue) -> None:
-        ownership = self.world.plan.ownership
+        ownership = self.world.ownership_of(self._event.whom or self.world.QUEUE)
         match self._event.what:
             case "alter":
                 queue.alter(partitions=self._event.number, ownership=ownership)
@@ -264,8 +265,8 @@ def row_of(message: partq.Message) -> Row:
     return Row(message.partition, message.offset, message.key, message.value.decode(), message.redelivered)
 
 
-def _patiently(call: Callable[[], frozenset[int]], sleep: Callable[[float], None]) -> frozenset[int]:
-    """Repeating an acknowledgement is harmless."""
+def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
+    """What may be repeated without harm."""
     while True:
         try:
             return call()

@@ -1,175 +1,234 @@
-"""A streaming query as Spark drives it, over the production source and sink: two logs, a batch that a restart repeats,
-and tasks that stage before the driver commits (spark-traps.md 1, 4, 5, 8, 9, 24). Driver, reader process and tasks are
-one simulated process: they die and freeze together.
+"""Streaming queries of a world, over all of their runs: what befalls them and their Spark checkpoints, and what people
+do about those that are refused.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
-from unittest import mock
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructType
+from partq_spark.base.errors import Corrupt
+from tests.support.scheduler import SECOND_US, Process
+from tests.world.drivers import Driver
+from tests.world.facts import Befell, Froze
+from tests.world.plan import Event
+from tests.world.processes import Actor
+from tests.world.query_plan import HARMING, QueryPlan
+from tests.world.sinks import is_refusal, ways_out
+from tests.world.spark import SparkCheckpoint
 
-from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.query.notify import Mailbox
-from partq_spark.spark.source import PartqDataSource
-from partq_spark.spark.worker_process import prepare_worker
-from tests.support.scheduler import SECOND_US
-from tests.world.facts import Given, Handled, Row, Staged
-from tests.world.machine import Host, Machine
-from tests.world.processes import RETRY_S, Actor
+if TYPE_CHECKING:
+    from tests.world.world import World
 
-RESULTS: Final = "results"
-_POLLING_S: Final = 0.05  # Spark's pause after a trigger without a batch
-_LOG_S: Final = 0.05  # to write an entry of a log
-_SOURCE: Final = (
-    StructType()
-    .add("key", StringType())
-    .add("value", "binary")
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("redelivered", BooleanType())
-)
-_SINK: Final = StructType().add("key", "string").add("value", "binary")
-
-
-@dataclass(slots=True)
-class SparkCheckpoint:
-    """Offset log and commit log, which outlive the driver."""
-
-    query: str
-    offsets: dict[int, str] = field(default_factory=dict)
-    commits: set[int] = field(default_factory=set)
-
-
-class _Context:
-    """What Spark tells the tasks of a batch, in place of `TaskContext.get`."""
-
-    def __init__(self, query: str, batch: int) -> None:
-        self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's name
-        return 0
-
-    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
-        return self._properties.get(name)
-
-
-def _context(machine: Machine, contexts: dict[Host, _Context]) -> _Context | None:
-    return contexts.get(machine.host)
-
-
-@contextmanager
-def as_in_spark(machine: Machine, contexts: dict[Host, _Context]) -> Iterator[None]:
-    """Tasks know of their batch. Nobody can be reached by a socket."""
-
-    def mailbox(address: object, _handle: object) -> None:
-        raise Invalid(f"{address} has no mailbox (simulated)")
-
-    machine.stand_ins |= {id(Mailbox): mailbox, id(prepare_worker): lambda: None}
-    with mock.patch.object(TaskContext, "get", partial(_context, machine, contexts)):
-        yield
+_AGAIN_S: Final = 1.0
 
 
 class Query(Actor):
-    """A query from the queue of the world into a second one, started again when it fails."""
+    """A query from the queue of the world into others, or nowhere, started again when it ends."""
 
-    spark: SparkCheckpoint
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.spark: SparkCheckpoint
+        self.begun = 0  # how often with an empty Spark checkpoint
+        self.running: list[Driver] = []
+        self.is_healthy = True
+        self.is_retired = False  # another query has taken its place
+        self.otherwise: dict[str, str] = {}  # options of its next run; empty texts: left out
+        self.has_other_ack_mode = False  # for good, because its Spark checkpoint asks for it
+        self._held_until_us = 0
+        self._failures = 0
+        self.begin_anew()
 
-    def live(self, host: Host) -> None:
-        if self.lives == 1:
-            self.spark = SparkCheckpoint(f"{self.rng.getrandbits(128):032x}")
-        reader = self._source(group=self.world.GROUP, flow=self.name).streamReader(_SOURCE)
-        try:
-            self._run(host, reader)
-        except PartqError as error:
-            self.world.counts[f"a query failed: {type(error).__name__}"] += 1
-            self.world.scheduler.push(self.start, SECOND_US)
-        reader.stop()
+    def begin_anew(self) -> None:
+        self.begun += 1
+        self.spark = SparkCheckpoint(f"{self.rng.getrandbits(128):032x}")
 
-    def _source(self, **options: str) -> PartqDataSource:
-        plan = self.world.plan
-        given = {"path": self.world.QUEUE, "store": self.world.url, "retryTimeout": f"{RETRY_S:g}s"}
-        given |= {
-            "ownership": plan.ownership,
-            "startingOffsets": "earliest",
-            "maxMessagesPerTrigger": f"{plan.max_messages}",
-            "sessionTimeout": f"{plan.session_timeout_s:g}s",
+    def flow(self, load: int) -> str:
+        return self.name if not load else f"{self.name}-{load}"
+
+    @property
+    def plan(self) -> QueryPlan:
+        return self.world.plan.query
+
+    @property
+    def is_alive(self) -> bool:
+        return any(process.alive for life in self.running for process in life.processes)
+
+    @property
+    def present(self) -> Driver | None:
+        """The run that somebody would look at."""
+        return next((life for life in reversed(self.running) if life.process.alive and not life.is_abandoned), None)
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self.is_done or self.present is not None:
+            return
+        wait_us = self._held_until_us - self.world.now_us
+        if wait_us > 0:
+            self.world.scheduler.push(self.start, wait_us)
+            return
+        self.lives += 1
+        life = Driver(self, self.lives)
+        self.running.append(life)
+        self.process, self.host = life.process, life.host
+        life.begin()
+
+    def ended(self, life: Driver) -> None:
+        """From the end of a run's driver, in whatever way."""
+        world, error = self.world, life.error
+        self.running = [each for each in self.running if any(process.alive for process in each.processes)]
+        if self.is_done:
+            return
+        if error is not None:
+            self.befell(f"query ends: {type(error).__name__}")
+            if isinstance(error, Corrupt):
+                world.machine.deaths.append(error)
+            if "has written commits" in str(error):
+                self.spark.forget_commits()  # Spark says so for ever, and somebody does what it takes
+            self._failures += world.is_calm
+            if self._failures > 12:
+                world.machine.deaths.append(AssertionError(f"{self.name} fails for ever: {error}"))
+            if "ackMode" in str(error) and is_refusal(error):
+                self.has_other_ack_mode = not self.has_other_ack_mode  # the user does what the error says
+            self._keep_former(error)
+        else:
+            self.befell("query ends")  # its last batch is not acknowledged before its next run
+        if life.is_otherwise:
+            self.otherwise = {}
+        pause_s = _AGAIN_S if world.is_calm else self.plan.pause_s
+        world.scheduler.push(self.start, round(pause_s * SECOND_US))
+
+    def _keep_former(self, error: Exception) -> None:
+        """Refused because the former run lives: then that one is kept."""
+        if is_refusal(error) and self.running:
+            self.running[-1].is_abandoned = False
+
+    def kill(self) -> None:
+        if self.present is not None:
+            self.present.kill()
+
+    def stop(self) -> None:
+        for life in list(self.running):
+            if self.is_done or not life.is_abandoned:
+                life.interrupt()
+
+    def calm(self) -> None:
+        """Nothing befalls it any more: runs with other options than they should have are ended, and without a group
+        those, too, whose Spark checkpoint another one uses.
+        """
+        self.otherwise = {}
+        for life in list(self.running):
+            if life.is_otherwise or (life.is_abandoned and not self.plan.how.grouped):
+                life.interrupt()
+
+    def befell(self, what: str) -> None:
+        """Spark ends a query without a word to its source about the last batch, so everything is an accident."""
+        self.world.counts[what] += 1
+        self.world.take(Befell(self.world.now_us, what, self.name, True))
+
+    def freeze(self, processes: Sequence[Process], lasts_us: int) -> None:
+        for process in processes:
+            process.freeze(lasts_us)
+            self.world.take(Froze(self.world.now_us, process.name, self.world.now_us + lasts_us))
+
+    # --- what befalls it ----------------------------------------------------------------------------------------------
+
+    def befall(self, event: Event) -> Callable[[], None] | None:
+        """From a timer: something happens; what is to happen when it is over."""
+        life = self.present
+        if life is None or self.is_done:
+            return None
+        self.is_healthy &= event.what not in HARMING
+        deeds: Mapping[str, Callable[[Driver, Event], Callable[[], None] | None]] = {
+            "stop": self._end,
+            "kill": self._end,
+            "kill the driver": self._kill_one,
+            "kill the reader": self._kill_one,
+            "restore": self._harm,
+            "logs cut": self._harm,
+            "twin": self._twin,
+            "successor": self._succeed,
+            "ack mode": self._run_otherwise,
+            "ownership": self._run_otherwise,
         }
-        return PartqDataSource(CaseInsensitiveDict({**given, **options}))
+        return deeds.get(event.what, self._freeze)(life, event)
 
-    def _run(self, host: Host, reader: Any) -> None:
-        """Spark's loop."""
-        limit, spark = reader.getDefaultReadLimit(), self.spark
-        batch, start, end = self._populate(reader)
-        while not host.stopping:
-            if end is None:
-                asked_us = self.world.now_us
-                found = json.dumps(reader.latestOffset(start, limit))
-                if json.loads(found) == start:
-                    self.sleep(_POLLING_S)
-                    continue
-                self.sleep(_LOG_S)
-                spark.offsets[batch] = found
-                end = json.loads(found)
-            else:
-                asked_us = self.world.now_us
-                self.world.counts["batches repeated"] += 1
-            self._batch(host, reader, batch, start, end, asked_us)
-            self.sleep(_LOG_S)
-            spark.commits.add(batch)
-            batch, start, end = batch + 1, end, None
+    def _end(self, life: Driver, event: Event) -> Callable[[], None]:
+        self._held_until_us = self.world.now_us + round(event.for_s * SECOND_US)
+        (life.interrupt if event.what == "stop" else life.kill)()
+        return self.start
 
-    def _populate(self, reader: Any) -> tuple[int, Any, Any]:
-        """Where the last run came to: the number of the next batch, its start, and its end if it is repeated."""
-        spark = self.spark
-        if not spark.offsets:
-            return 0, reader.initialOffset(), None
-        latest = max(spark.offsets)
-        if latest in spark.commits:
-            return latest + 1, json.loads(spark.offsets[latest]), None
-        before = spark.offsets.get(latest - 1)
-        start = reader.initialOffset() if before is None else json.loads(before)
-        return latest, start, json.loads(spark.offsets[latest])
+    def _kill_one(self, life: Driver, event: Event) -> None:
+        readers = [reader.process for reader in life.readers]
+        is_driver = event.what == "kill the driver" or not readers
+        self.world.scheduler.kill(life.process if is_driver else readers[event.number % len(readers)])
 
-    def _batch(self, host: Host, reader: Any, batch: int, start: Any, end: Any, asked_us: int) -> None:
+    def _freeze(self, life: Driver, event: Event) -> None:
+        of = {"freeze the driver": life.processes[:1], "freeze the reader": life.processes[1:]}
+        self.freeze(of.get(event.what, life.processes), round(event.for_s * SECOND_US))
+
+    def _harm(self, life: Driver, event: Event) -> None:
+        """Spark's logs are not what they were."""
+        life.kill()
+        if event.what == "restore":
+            self.spark.restore(event.number)
+        else:
+            which, count = event.number % 3, 1 + event.number // 3
+            self.spark.cut(0 if which == 1 else count, 0 if which == 2 else count)
+
+    def _twin(self, life: Driver, event: Event) -> None:
+        """It freezes, and somebody starts it elsewhere."""
+        if self.plan.logs_every == 1:  # else nothing tells Spark of the other run
+            self._freeze(life, event)
+            life.is_abandoned = True
+            self.world.scheduler.push(self.start, round((1.0 + event.for_s / 3) * SECOND_US))
+
+    def _succeed(self, life: Driver, event: Event) -> None:
+        """Another query with another name and a Spark checkpoint of its own, whatever becomes of this one."""
+        self.is_done = self.is_retired = True
+        if event.number % 3 == 0:
+            life.interrupt()
+        elif event.number % 3 == 1:
+            self.freeze(life.processes, round(event.for_s * SECOND_US))
+        else:
+            life.kill()
+        heir = Query(self.world, f"{self.name}-heir")
+        self.world.actors[heir.name] = heir
+        self.world.scheduler.push(heir.start, SECOND_US)
+
+    def _run_otherwise(self, life: Driver, event: Event) -> Callable[[], None] | None:
+        """Its next run has other options, until somebody notices; a sink keeps it from being ended by hand."""
+        how, what = self.plan.how, event.what
+        if not how.grouped or self.plan.loads > 1 or (what == "ack mode" and not how.keeps):
+            return None
+        if what == "ack mode":
+            self.otherwise = {"ackMode": "auto" if how.by_hand else "manual"}
+        elif how.shared:
+            self.otherwise = {"ownership": "none", "sessionTimeout": "", "maxPollInterval": ""}
+        else:
+            self.otherwise = {"ownership": "store"}
+        life.interrupt()
+
+        def noticed() -> None:
+            self.otherwise = {}
+            if self.present is not None and self.present.is_otherwise:
+                self.present.interrupt()
+
+        return noticed
+
+    # --- a person -----------------------------------------------------------------------------------------------------
+
+    def resolve(self, error: Exception) -> None:
+        """A person reads what the sink refused, and does one of the things that it says. By the driver's own strand."""
         world = self.world
-        tables = [each for part in reader.partitions(start, end) for each in reader.read(part)]
-        rows = tuple(
-            Row(each["partition"], each["offset"], each["key"], each["value"].decode(), each["redelivered"])
-            for table in tables
-            for each in table.to_pylist()
-        )
-        name = f"{self.spark.query}/{batch}"
-        if rows:
-            world.take(Given(world.now_us, asked_us, world.GROUP, self.name, host.process.name, rows, name))
-        self.sleep(host.rng.uniform(0.0, world.plan.handles_s))
-        self._write(host, batch, rows)
-        if rows:
-            world.take(Handled(world.now_us, world.GROUP, self.name, rows))
-
-    def _write(self, host: Host, batch: int, rows: tuple[Row, ...]) -> None:
-        world = self.world
-        sink = PartqDataSource(
-            CaseInsensitiveDict({"path": RESULTS, "store": world.url, "retryTimeout": f"{RETRY_S:g}s"})
-        )
-        world.contexts[host] = _Context(self.spark.query, batch)
-        writer: Any = sink.streamWriter(_SINK, False)
-        given = pa.table(
-            {"key": [row.key for row in rows], "value": [row.value.encode() for row in rows]},
-            pa.schema([("key", pa.string()), ("value", pa.binary())]),
-        )
-        if rows:
-            world.take(Staged(world.now_us, self.spark.query, batch, tuple(row.value for row in rows)))
-        try:
-            writer.commit([writer.write(iter(given.to_batches()))], batch)
-        except Invalid as error:
-            raise AssertionError(f"a query in good order was refused: {error}") from error
+        if "partq queue resolve" not in str(error):
+            return
+        deed = self.rng.choice(("published", "new", "anew"))
+        commands = ways_out(str(error), deed)
+        world.counts[f"resolved: {deed if commands else 'anew'}"] += 1
+        if not commands:
+            self.begin_anew()
+            return
+        for each in commands:
+            world.resolve(each["queue"], each["writer"], int(each["batch"]), is_published=deed == "published")

@@ -18,11 +18,17 @@ from tests.world.world import World, run_seed
 
 SEEDS: Final = 15
 APPLICATIONS: Final = 30
+QUERIES: Final = 40
 MANY_SEEDS: Final = 150
 HAPPENED: Final = (
     *("stop", "kill", "freeze", "twin", "cut between two lines", "switched between two lines", "batches repeated"),
     *("storm", "outage", "refusals", "request lost", "answer lost", "late", "flush", "empty", "rollback"),
     *("kill on a call", "freeze on a call", "late on a call", "alter", "rewound", "compact", "marked"),
+)
+OF_QUERIES: Final = (
+    *("batches repeated", "planned again", "handling fails", "tasks tried twice", "a write is refused", "Resolved"),
+    *("kill the driver", "kill the reader", "freeze", "restore", "logs cut", "twin", "successor", "ownership"),
+    *("acknowledged late", "acknowledged again", "acknowledgements refused", "cut off before Spark's commit"),
 )
 APPLICATION: Final = ("refused", "cancelled", "signals", "switches", *sorted(set(HABITS["all"].operations)))
 
@@ -37,6 +43,15 @@ def test_no_application_loses_or_doubles_a_message_however_it_uses_its_consumer(
     total = simulate([Plan.draw(seed) for seed in islice(seeds_of("application", 100_000), APPLICATIONS)])
     assert not total.failures, told(total.failures)
     for what in APPLICATION:
+        assert total.counts[what] > 0, f"no seed shows {what!r}: the simulation has become weaker"
+
+
+@pytest.mark.conformance("HAN-10", "CHK-04", "SEQ-01", "DIS-08", "DIS-09", "DIS-10")
+def test_no_query_loses_or_repeats_in_silence_and_no_sink_drops_or_doubles_a_row() -> None:
+    seeds = [*islice(seeds_of("queries", 100_000), QUERIES), *islice(seeds_of("sinks", 100_000), QUERIES)]
+    total = simulate([Plan.draw(seed) for seed in seeds])
+    assert not total.failures, told(total.failures)
+    for what in OF_QUERIES:
         assert total.counts[what] > 0, f"no seed shows {what!r}: the simulation has become weaker"
 
 
@@ -141,7 +156,7 @@ def judged(facts: Sequence[Fact], log: Mapping[Place, Lying] = LOG) -> None:
     judge = Judge(within_s=10.0)
     for fact in facts:
         judge.take(fact)
-    judge.complete({"g": log})
+    judge.complete({"q": log}, {"g": "q"}, source="q")
 
 
 def test_the_judge_has_nothing_to_say_where_all_is_well() -> None:

@@ -138,7 +138,12 @@ class RLock:
         return count
 
     def _acquire_restore(self, count: int) -> None:
-        self._lock.acquire()
+        strand = self._machine.strand
+        strand.is_deaf = True  # as Python's own: no signal is heard in here
+        try:
+            self._lock.acquire()
+        finally:
+            strand.is_deaf = False
         self._owner, self._count = self._machine.strand, count
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import partq
 from partq_spark.client import PartitionCheckpoint
@@ -23,16 +25,18 @@ from tests.support.scheduler import SECOND_US, Scheduler
 from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
 from tests.world.clients import Application
-from tests.world.facts import Befell, Fact, Lying, told
+from tests.world.facts import Befell, Fact, Lying, Resolved, told
 from tests.world.interruptions import Interrupter
 from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
-from tests.world.machine import EPOCH_S, Host, Machine
+from tests.world.machine import EPOCH_S, Machine
 from tests.world.outcome import Outcome, quiet
 from tests.world.ownership import OwnershipServer
 from tests.world.plan import APPLICATION, Plan
-from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher
-from tests.world.queries import RESULTS, Query, as_in_spark
+from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher, patiently
+from tests.world.queries import Query
+from tests.world.query_plan import RESULTS, SUBSCRIPTIONS, queues_of
+from tests.world.spark import Around
 from tests.world.store import Road, TrueStore
 
 MOST_STEPS: Final = 2_000_000
@@ -51,19 +55,31 @@ class World:
         self.plan = plan
         self.counts: Counter[str] = Counter()
         self.facts: list[Fact] = []
+        self.count = itertools.count(1)  # of answers, writes and processes
+        self.is_calm = False
+        self.results = queues_of(plan.query.sink) if plan.queries else ()
+        how = plan.query.how
+        self.groups = {self.GROUP: QUEUE} if how.grouped else {}
+        self.groups |= {READERS: RESULTS} if plan.readers else {}
+        self.kept = frozenset(self.groups if how.keeps else self.groups.keys() - {self.GROUP})
         # Where switches between lines are drawn, a process may stand still anywhere.
         slack_s = 5.0 if any(each.what in {"switches", "cut"} for each in plan.happening) else 0.0
         self.judge = Judge(
-            within_s=plan.settled_s, session_timeout_s=plan.session_timeout_s, most=plan.max_messages, slack_s=slack_s
+            within_s=plan.settled_s,
+            session_timeout_s=plan.session_timeout_s,
+            most=plan.max_messages,
+            slack_s=slack_s,
+            kept=self.kept,
+            grouped=frozenset(self.groups),
         )
         self.judge.had_accident = plan.is_hasty
-        self.judge.may_have_more = plan.ownership == "none"  # nobody keeps what a group alone announced
+        # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
+        self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
         self._journeys = {name: Journey(self.machine, each, self._landed) for name, each in self.weathers.items()}
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
-        self.groups = {self.GROUP: QUEUE, **({READERS: RESULTS} if plan.queries else {})}
         folders = {checkpoint_folder(GroupKey("default", queue, group)): group for group, queue in self.groups.items()}
         self._folders = folders
         self._keys = {GroupKey("default", queue, group): group for group, queue in self.groups.items()}
@@ -75,7 +91,7 @@ class World:
         self.open_ownership = self.server.open
         self.machine.stand_ins |= {id(open_ownership): self.server.open, id(import_client): lambda _: None}
         self.actors: dict[str, Actor] = {}
-        self.contexts: dict[Host, Any] = {}  # of the tasks of queries
+        self.around = Around(self.machine)
         self.interrupter = Interrupter(self.scheduler)
         self.accidents = Accidents(self)
         self._violation: Violation | None = None
@@ -87,6 +103,10 @@ class World:
     def now_us(self) -> int:
         """True time."""
         return self.scheduler.now_us
+
+    def ownership_of(self, queue: str = "") -> str:
+        """How its group is shared; by those who share, if none is named. Readers of results do in any case."""
+        return "store" if queue != QUEUE and self.plan.ownership == "none" else self.plan.ownership
 
     def queue(self, name: str = QUEUE) -> partq.Queue:
         """As an application has it."""
@@ -131,9 +151,15 @@ class World:
         if what == "landed late":
             self.befell(what)
 
+    def resolve(self, queue: str, writer: str, batch: int, *, is_published: bool) -> None:
+        """A person says what a refused batch is."""
+        resolve = partial(self.queue(queue).resolve, writer=writer, batch=batch, published=is_published)
+        patiently(resolve, self.machine.sleep)
+        self.take(Resolved(self.now_us, writer, batch, is_published))
+
     def befell(self, what: str, whom: str = "") -> None:
         # Spark ends a query without a word to its source about the last batch.
-        is_accident = what in ACCIDENTS or (what == "stop" and whom in self.plan.queries)
+        is_accident = what in ACCIDENTS or whom in self.plan.queries
         self.take(Befell(self.now_us, what, whom, is_accident))
 
     # --- from beginning to end ----------------------------------------------------------------------------------------
@@ -143,7 +169,7 @@ class World:
         hook = sys.unraisablehook
         gc.disable()  # what it would end at some moment is not a matter of the seed
         try:
-            with quiet(), as_in_spark(self.machine, self.contexts), self.machine.in_place():
+            with quiet(), self.around.in_place(), self.machine.in_place():
                 try:
                     self._play()
                 finally:
@@ -178,16 +204,18 @@ class World:
     def _observe(self) -> None:
         """A process without trouble, which prepares all, and looks whether all is done."""
         plan = self.plan
-        for queue, partitions in ((QUEUE, plan.partitions), (RESULTS, 2))[: len(self.groups)]:
-            partq.create_queue(
+        for queue in (QUEUE, *self.results):
+            made = partq.create_queue(
                 queue,
-                partitions=partitions,
+                partitions=plan.partitions if queue == QUEUE else 2,
                 store=self.url,
                 rebalance_delay_s=plan.rebalance_delay_s,
                 max_handoff_time_s=plan.max_handoff_time_s,
             )
+            if plan.query.sink == "fan-out":
+                made.subscribe(*SUBSCRIPTIONS.get(queue, ()))
         for group, queue in self.groups.items():
-            self.queue(queue).create_group(group, starting="earliest", ownership=plan.ownership)
+            self.queue(queue).create_group(group, starting="earliest", ownership=self.ownership_of(queue))
         for name in plan.coordinators:
             self._begin(Coordinator(self, name))
         for name in plan.publishers:
@@ -201,15 +229,17 @@ class World:
         self.accidents.begin()
         self.machine.sleep(max((each.at_s + each.for_s for each in plan.happening), default=0.0) + 1.0)
         self.accidents.disarm()
+        self._calm()
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
         people = [each for each in self.actors.values() if isinstance(each, Operator)]
         self._await("the operators have not ended", lambda: all(each.is_done for each in people))
         self._await("not all is acknowledged", self._is_acknowledged)
-        for name in (*plan.flows, *plan.queries, *plan.readers, *plan.coordinators):
-            self.actors[name].leave()
+        for actor in list(self.actors.values()):
+            actor.leave()
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
         try:
-            self.judge.complete({group: self._log(queue) for group, queue in self.groups.items()})
+            logs = {queue: self._log(queue) for queue in (QUEUE, *self.results)}
+            self.judge.complete(logs, {**self.groups, **dict.fromkeys(self._alone(), QUEUE)}, source=QUEUE)
         except Violation as violation:
             self._violation = violation
         self._is_over = True
@@ -229,11 +259,27 @@ class World:
 
     def _is_acknowledged(self) -> bool:
         """The results last, because acknowledging the source may need them to be written."""
-        for group, queue in self.groups.items():
-            found = self.queue(queue).checkpoints(group).partitions
+        for group in sorted(self.kept):
+            found = self.queue(self.groups[group]).checkpoints(group).partitions
             if any(isinstance(each, PartitionCheckpoint) and each.lag for each in found):
                 return False
-        return True
+        others = [*(self.groups.keys() - self.kept), *self._alone()]
+        return not others or self.judge.have_done(sorted(others), self._log(QUEUE))
+
+    def _alone(self) -> list[str]:
+        """Queries without a group, which are groups of their own."""
+        if self.plan.query.how.grouped:
+            return []
+        found = [each for each in self.actors.values() if isinstance(each, Query) and not each.is_retired]
+        return [each.flow(load) for each in found for load in range(self.plan.query.loads)]
+
+    def _calm(self) -> None:
+        """Nothing befalls anybody any more, and applications behave."""
+        self.is_calm = True
+        self.befell("calm")
+        for actor in list(self.actors.values()):
+            if isinstance(actor, Query):
+                actor.calm()
 
     def _log(self, queue: str) -> dict[Place, Lying]:
         return {
