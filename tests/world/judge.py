@@ -258,7 +258,12 @@ class Judge:
             demand(places.get(value) == where, value, "was told to lie at", where, "and lies at", places.get(value))
 
     def _ordered(self, name: str, group: _Group, log: Mapping[Place, Lying]) -> None:
-        """A message of a key comes when those before it, in other partitions, were handled."""
+        """A message of a key comes when those before it, in other partitions, are acknowledged; to a query without a
+        group when it has handled them. A group that keeps no offsets cannot know.
+        """
+        is_alone = self._grouped is not None and name not in self._grouped
+        if not is_alone and self._kept is not None and name not in self._kept:
+            return
         keys: dict[str | None, list[tuple[int, Place]]] = defaultdict(list)
         for place, (key, value, _) in log.items():
             keys[key].append((self.sent[value].number, place))
@@ -267,6 +272,8 @@ class Judge:
             for (_, earlier), (_, later) in pairwise(found):
                 if earlier[0] != later[0]:
                     until_us = _acknowledged_us(group.checkpoints[earlier[0]], earlier[1])
+                    if is_alone:
+                        until_us = group.handled_us.get(earlier, 0)
                     in_time = 0 < until_us <= group.first_us[later]
                     demand(in_time, name, "was given", later, "of key", key, "before", earlier, "was acknowledged")
 
