@@ -44,7 +44,9 @@ class _Watch:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._jvm: set[str] = set()
         include = [str(root / (name if name.endswith(".py") else f"{name}/*.py")) for name in MODULES]
-        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=include)
+        self._coverage = coverage.Coverage(
+            data_file=None, config_file=False, include=include, concurrency=["thread", "greenlet"]
+        )
         # The process that gives out the files runs no test.
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
         self._coverage.start()

@@ -1,85 +1,40 @@
-"""The ownership stores under test: one fixture that is each in turn, opened by as many users as a test needs."""
+"""Ownership in memory, opened by as many users as a test needs, and what tests of all stores write into them."""
 
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey
-from partq_spark.group.ownership import Beat, Ownership, open_ownership
-from partq_spark.objects import ObjectStore, open_store
-from partq_spark.objects.azure_access import CONNECTION_STRING
-from tests.group.ownership.redis_servers import an_object_store
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, OwnershipRecord
+from partq_spark.group.ownership import Beat, Ownership, StateDocument
 from tests.support.ownership import OwnershipServer
-from tests.support.servers import Azurite, RedisServer
+from tests.support.servers import RedisServer, running
 
 KEY = GroupKey("default", "orders", "billing")
-"""A group for tests that have a store of their own; in a `World` each test has another."""
+"""The group of tests that have a store of their own."""
 
 FOLDER = "default/orders/billing/ownership/"
 """Where it lies, if ownership is objects."""
 
-_KINDS = [
-    "memory",
-    "objects-local",
-    pytest.param("objects-azure", marks=pytest.mark.azurite),
-    pytest.param("redis", marks=pytest.mark.redis),
-]
-
 
 class World:
-    """One store, and a group in it that nobody else uses. `open` gives another user's view of it."""
+    """A group in a store of its own. `open` gives another user's view of it."""
 
-    def __init__(self, kind: str, open_one: Callable[[GroupKey | None], Ownership]) -> None:
-        self.kind = kind
-        self.key = GroupKey("default", "orders", f"billing-{secrets.token_hex(4)}")
-        self._open_one = open_one
-        self._opened: list[Ownership] = []
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether news come by themselves; otherwise everybody has to look."""
-        return not self.kind.startswith("objects")
+    def __init__(self) -> None:
+        self.key = KEY
+        self._server = OwnershipServer()
 
     def open(self, group: GroupKey | None = None) -> Ownership:
         """Another user: a coordinator, or a flow of `group`."""
-        store = self._open_one(group)
-        self._opened.append(store)
-        return store
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for store in self._opened:
-            store.close()
+        return self._server.open(group)
 
 
-@pytest.fixture(params=_KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Every store, empty."""
-    kind: str = request.param
-    if kind == "memory":
-        server = OwnershipServer()
-        made = World(kind, server.open)
-    elif kind == "redis":
-        redis_server: RedisServer = request.getfixturevalue("redis_server")
-        beside = an_object_store()
-        made = World(kind, lambda group: open_ownership(redis_server.url, store=beside, group=group))
-    else:
-        if kind == "objects-azure":
-            azurite: Azurite = request.getfixturevalue("azurite")
-            monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
-            url = azurite.fresh_url()
-        else:
-            url = f"file://{tmp_path}/store"
-        objects: ObjectStore = open_store(url, retry_timeout_s=0)
-        made = World(kind, lambda group: open_ownership("store", store=objects, group=group))
-    yield made
-    made.close()
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 @pytest.fixture
@@ -140,3 +95,57 @@ def together(action: Callable[[int], None], count: int) -> None:
     for thread in threads:
         thread.join(60)
     assert not failed, failed
+
+
+RECORD = a_record()
+"""Of the flow `billing-1`, of the instance `ME`."""
+
+ME = RECORD.instance
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A server of this test's own."""
+    with running(RedisServer()) as made:
+        yield made
+
+
+def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
+    """Every call of the contract but `wait_news` and `incarnation`, as it would be done on a group that is running."""
+    lease = Lease(token="l", name="n", beat=1)
+    claim = OwnershipRecord(key=KEY, partition=0, owner=None, epoch=1, version="", modified="")
+    return {
+        "read_state": lambda: store.read_state(KEY),
+        "swap_state": lambda: store.swap_state(KEY, b"{}", token="t2", expected="t1"),
+        "read_flows": lambda: store.read_flows(KEY),
+        "read_flow": lambda: store.read_flow(KEY, "billing-1"),
+        "read_beats": lambda: store.read_beats(KEY),
+        "look_at_flows": lambda: store.look_at_flows(KEY),
+        "bind": lambda: store.bind(KEY, RECORD, replaces=None),
+        "beat": lambda: store.beat(KEY, "billing-1", ME),
+        "deliver": lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1"),
+        "report": lambda: store.report(KEY, "billing-1", ME, {1: delivery(1)}),
+        "note": lambda: store.note(KEY, "billing-1", ME, "slow"),
+        "unbind": lambda: store.unbind(KEY, "billing-1", ME),
+        "forget_flow": lambda: store.forget_flow(KEY, "billing-1", ME, state_token="t1"),
+        "read_lease": lambda: store.read_lease(KEY),
+        "take_lease": lambda: store.take_lease(KEY, lease, expected=None),
+        "renew_lease": lambda: store.renew_lease(KEY, lease),
+        "release_lease": lambda: store.release_lease(KEY, "l"),
+        "list_ownership": lambda: store.list_ownership(KEY),
+        "claim_ownership": lambda: store.claim_ownership([claim]),
+        "announce": lambda: store.announce(KEY),
+        "drop_group": lambda: store.drop_group(KEY),
+    }
+
+
+def begin(store: Ownership) -> None:
+    """A state and a bound flow."""
+    store.swap_state(KEY, b"{}", token="t1", expected=None)
+    store.bind(KEY, RECORD, replaces=None)
+
+
+def token_of(store: Ownership) -> str | None:
+    """The state's token."""
+    found = store.read_state(KEY)
+    return found.token if isinstance(found, StateDocument) else None

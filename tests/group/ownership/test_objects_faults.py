@@ -4,18 +4,16 @@ costs in requests.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
-from partq_spark.group.model import Lease, OwnershipRecord
+from partq_spark.group.model import Lease
 from partq_spark.group.ownership import Ownership, StateDocument
-from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import FOLDER, KEY, a_record, delivery, last_beat
+from tests.group.ownership.redis_servers import an_object_store
 from tests.support.ownership import in_objects
 from tests.support.way import Hooked
 
@@ -23,16 +21,15 @@ T = TypeVar("T")
 
 
 class Recorded(Hooked):
-    """A local store that counts its requests, and lets a test step in before one of them."""
+    """A store that counts its requests, and lets a test step in before one of them."""
 
     def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
         return super().call(kind, name.removeprefix(FOLDER), effect)
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Recorded:
-    """A store in a directory."""
-    return Recorded(LocalStore(str(tmp_path / "store")))
+def recorded() -> Recorded:
+    return Recorded(an_object_store())
 
 
 def open_recorded(recorded: Recorded) -> Ownership:
@@ -203,22 +200,6 @@ def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded) -
     assert found.lease.beat == 2
 
 
-def test_a_claim_of_which_nobody_knows_does_not_end_the_others(recorded: Recorded) -> None:
-    store, other = open_recorded(recorded), open_recorded(recorded)
-
-    def claim(partition: int) -> OwnershipRecord:
-        return OwnershipRecord(key=KEY, partition=partition, owner=None, epoch=1, version="", modified="")
-
-    other.claim_ownership([claim(0)])
-
-    def fail(verb: str, name: str) -> None:
-        if (verb, name) == ("load", "0"):
-            raise Unavailable("nobody knows whether it is one's own")
-
-    recorded.before = fail
-    assert set(store.claim_ownership([claim(0), claim(1)])) == {1}
-
-
 @pytest.mark.parametrize("prior", [True, False])
 def test_a_bind_that_ended_half_way_was_none(recorded: Recorded, prior: bool) -> None:
     """The process dies after it wrote its record and before anything referred to it."""
@@ -265,31 +246,6 @@ def test_a_reader_that_meets_a_bind_follows_it(recorded: Recorded, all_flows: bo
         found = leader.read_flow(KEY, "billing-1")
         assert found is not None
         assert found[0] == second
-
-
-def test_a_flow_whose_record_somebody_removed_binds_anew(recorded: Recorded) -> None:
-    store = open_recorded(recorded)
-    record, again = a_record(), a_record()
-    store.bind(KEY, record, replaces=None)
-    recorded.delete(f"{FOLDER}flows/billing-1/{record.instance}")
-    reader = open_recorded(recorded)
-    assert reader.read_flows(KEY) == {}
-    assert reader.read_flow(KEY, "billing-1") is None
-    with pytest.raises(Fenced):
-        store.report(KEY, "billing-1", record.instance, {})
-    store.bind(KEY, again, replaces=None)
-    assert reader.read_flows(KEY) == {"billing-1": again}
-
-
-def test_nothing_is_remembered_of_a_flow_that_was_forgotten(recorded: Recorded) -> None:
-    store = open_recorded(recorded)
-    record = a_record()
-    store.bind(KEY, record, replaces=None)
-    store.swap_state(KEY, b"{}", token="t1", expected=None)
-    assert store.read_flows(KEY) == {"billing-1": record}
-    store.unbind(KEY, "billing-1", record.instance)
-    assert store.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
-    assert store._records == {KEY: {}}
 
 
 def test_a_record_whose_heartbeat_failed_is_seen_by_all_from_the_next_heartbeat_on(recorded: Recorded) -> None:
@@ -342,34 +298,6 @@ def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(recorded
     else:
         flow.report(KEY, "billing-1", me, {1: delivery(99, 50)})
     assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(99, 50)}
-
-
-def test_beats_do_not_wait_for_a_delivery(recorded: Recorded) -> None:
-    """A delivery whose record takes long does not end the lease of its flow."""
-    flow = open_recorded(recorded)
-    record = a_record()
-    flow.swap_state(KEY, b"{}", token="t1", expected=None)
-    flow.bind(KEY, record, replaces=None)
-    go_on, waiting = threading.Event(), threading.Event()
-
-    def hold(verb: str, name: str) -> None:
-        if name.startswith("flows/") and verb == "swap":
-            waiting.set()
-            assert go_on.wait(20)
-
-    recorded.before = hold
-    delivered: list[bool] = []
-
-    def deliver() -> None:
-        delivered.append(flow.deliver(KEY, "billing-1", record.instance, {1: delivery(9)}, state_token="t1"))
-
-    thread = threading.Thread(target=deliver)
-    thread.start()
-    assert waiting.wait(20)
-    assert flow.beat(KEY, "billing-1", record.instance) == "t1"
-    go_on.set()
-    thread.join(20)
-    assert delivered == [True]
 
 
 # --- a change that took place is answered with a conflict: something in between has sent it again ---------------------

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_script import RIGHTS
 from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, open_ownership
 from tests.group.ownership.conftest import a_record, delivery
-from tests.group.ownership.redis_servers import STORE_ID, SpecialRedis, an_object_store, command, open_redis
+from tests.group.ownership.redis_servers import SpecialRedis, an_object_store, open_redis
 from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
@@ -213,74 +213,3 @@ def test_a_server_that_repeats_what_it_was_sent_gives_no_password_away(caplog: p
         special = RedisServer()
         special.port = listener.getsockname()[1]
         assert "lacks a command" in refused(open_redis(special, username="billing", password=SECRET), caplog)
-
-
-def test_one_flow_is_read_without_the_others(redis_server: RedisServer) -> None:
-    """Redis serves nobody else while a script runs: a look at one flow must not cost what the group has."""
-    group = GroupKey("default", "orders", "one-of-many")
-    store = open_redis(redis_server)
-    mine, other = a_record(p1=delivery(1), p2=delivery(2)), a_record("billing-2", p3=delivery(3))
-    store.swap_state(group, b"{}", token="t1", expected=None)
-    for record in (mine, other):
-        store.bind(group, record, replaces=None)
-    store.deliver(group, "billing-1", mine.instance, {2: delivery(4), 30: delivery(5)}, state_token="t1")
-    store.report(group, "billing-1", mine.instance, {31: delivery(6)})
-    command(redis_server, "CONFIG", "RESETSTAT")
-    found = store.read_flow(group, "billing-1")
-    assert found is not None
-    assert found[0] == store.read_flows(group)["billing-1"]
-    assert found[0].deliveries == {1: delivery(1), 2: delivery(4), 30: delivery(5), 31: delivery(6)}
-    assert "cmdstat_hgetall:calls=1," in command(redis_server, "INFO", "commandstats"), "that of `read_flows` alone"
-    second = replace(mine, instance="another", deliveries={2: delivery(7)})
-    store.bind(group, second, replaces=found[1])
-    found = store.read_flow(group, "billing-1")
-    assert found is not None
-    assert found[0].deliveries == {2: delivery(7)}
-    store.close()
-
-
-@pytest.mark.parametrize("key", ["state", "flows", "beats", "leader", "ownership"])
-def test_a_key_of_another_type_is_corrupt(redis_server: RedisServer, key: str) -> None:
-    group = GroupKey("default", "orders", f"foreign-{key}")
-    store = open_redis(redis_server)
-    command(redis_server, "SET", f"partq:{{{STORE_ID}/{group}}}:{key}", "x")
-    reads: dict[str, Callable[[], object]] = {
-        "state": lambda: store.read_state(group),
-        "flows": lambda: store.read_flows(group),
-        "beats": lambda: store.read_flows(group),
-        "leader": lambda: store.read_lease(group),
-        "ownership": lambda: store.list_ownership(group),
-    }
-    if key == "flows":
-        with pytest.raises(Corrupt, match="partq did not write"):
-            store.bind(group, a_record(), replaces=None)
-    else:
-        with pytest.raises(Corrupt, match="partq did not write"):
-            reads[key]()
-    store.drop_group(group)
-    assert not reads[key]()
-
-
-@pytest.mark.parametrize(
-    ("key", "field", "value"),
-    [
-        ("flows", "billing-1/i1", "{}"),
-        ("flows", "billing-1/i1", "x"),
-        ("beats", "billing-1", "x"),
-        ("beats", "billing-1", "instance i1 count 3"),
-        ("ownership", "3", "x"),
-        ("ownership", "x", "1 2 3 4 5"),
-        ("leader", "leader", "{}"),
-    ],
-)
-def test_a_value_of_another_make_is_corrupt_and_names_its_key(
-    redis_server: RedisServer, key: str, field: str, value: str
-) -> None:
-    group = GroupKey("default", "orders", "foreign-values")
-    store = open_redis(redis_server)
-    store.drop_group(group)
-    store.bind(group, a_record(instance="i1"), replaces=None)
-    command(redis_server, "HSET", f"partq:{{{STORE_ID}/{group}}}:{key}", field, value, f"{field} version", "0123 1")
-    read = {"ownership": store.list_ownership, "leader": store.read_lease}.get(key, store.read_flows)
-    with pytest.raises(Corrupt, match=f"foreign-values}}:{key}"):
-        read(group)

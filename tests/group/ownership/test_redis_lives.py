@@ -1,18 +1,30 @@
-"""A Redis that began anew: restarts, rollbacks, and what was flushed or evicted."""
+"""A Redis that began anew, or is another one: restarts, rollbacks, failovers, and what was flushed or evicted."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from partq_spark.base.errors import Conflict, Fenced
 from partq_spark.group.model import Lease
 from partq_spark.group.ownership import Ownership, Reincarnated
-from tests.group.ownership.conftest import KEY, a_record, delivery
-from tests.group.ownership.redis_faults.conftest import ME, begin, token_of, verbs
-from tests.group.ownership.redis_servers import STORE_ID, command, open_redis
+from tests.group.ownership.conftest import KEY, ME, a_record, begin, delivery, token_of, verbs
+from tests.group.ownership.redis_servers import STORE_ID, Pair, command, followed, open_redis
 from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[Ownership]:
+    """A user of a Redis of the test's own."""
+    opened = open_redis(server)
+    yield opened
+    opened.close()
+
+
+# --- it began anew ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("OWN-03")
@@ -33,14 +45,6 @@ def test_a_restart_is_noticed_by_every_call_before_it_does_anything(server: Redi
         store.beat(KEY, "billing-1", ME)
     begin(store)
     assert store.beat(KEY, "billing-1", ME) == "t1"
-
-
-def test_who_never_asked_for_the_life_learns_it_by_the_first_call(server: RedisServer, store: Ownership) -> None:
-    begin(store)
-    server.kill()
-    server.start()
-    with pytest.raises(Reincarnated):
-        store.read_state(KEY)
 
 
 def test_a_call_after_a_restart_never_answers_with_the_old_life(server: RedisServer, store: Ownership) -> None:
@@ -101,17 +105,6 @@ def test_a_flow_of_which_a_part_was_evicted_binds_anew(server: RedisServer, stor
     assert store.read_flows(KEY)["billing-1"].bound
 
 
-@pytest.mark.parametrize("lost", ["flows", "beats"])
-def test_a_flow_of_which_a_part_was_evicted_delivers_nothing(server: RedisServer, store: Ownership, lost: str) -> None:
-    begin(store)
-    command(server, "DEL", f"partq:{{{STORE_ID}/{KEY}}}:{lost}")
-    for verb in ("deliver", "report", "note"):
-        with pytest.raises(Fenced):
-            verbs(store)[verb]()
-    with pytest.raises(Fenced):
-        store.beat(KEY, "billing-1", ME)
-
-
 def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: Ownership) -> None:
     begin(store)
     for _ in range(2):
@@ -128,3 +121,52 @@ def test_an_idle_connection_that_was_closed_is_replaced_before_anything_is_sent(
     for _ in range(3):
         command(server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
         assert store.beat(KEY, "billing-1", ME) == "t1"
+
+
+# --- a replica took over and gave back: under the same `run_id`, with an old copy of everything -----------------------
+
+
+@pytest.fixture
+def pair(server: RedisServer) -> Iterator[Pair]:
+    """The server that `store` uses, and its replica."""
+    with followed(server) as pair:
+        yield pair
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_failover_and_a_quick_failback_are_noticed_by_every_call(pair: Pair, store: Ownership) -> None:
+    """Nobody called in between, and every connection lives on."""
+    begin(store)
+    pair.synced()
+    for name, verb in verbs(store).items():
+        life = store.incarnation()
+        pair.fail_over()
+        store.report(KEY, "billing-1", ME, {1: delivery(30)})
+        pair.fail_back()
+        with pytest.raises(Reincarnated, match="restarted or replaced"):
+            verb()
+        assert store.incarnation() != life, name
+        assert token_of(store) == "t1", name
+        assert store.read_flows(KEY)["billing-1"].deliveries == {}, "the report is gone"
+        pair.follow()
+        store.incarnation()
+
+
+def test_users_of_one_server_give_its_life_the_same_name(pair: Pair, store: Ownership) -> None:
+    other = open_redis(pair.server)
+    begin(store)
+    life = store.incarnation()
+    assert other.incarnation() == life
+    pair.fail_over()
+    pair.fail_back()
+    assert store.incarnation() == other.incarnation() != life
+
+
+def test_a_replica_that_became_the_master_while_connected_is_another_life(pair: Pair) -> None:
+    """An address that leads to the replica, which is promoted under an open connection."""
+    store = open_redis(pair.replica)
+    assert store.read_state(KEY) is None
+    pair.fail_over()
+    with pytest.raises(Reincarnated):
+        store.swap_state(KEY, b"{}", token="t1", expected=None)
+    store.close()
