@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group import claims
+from partq_spark.group.binding import Life
 from partq_spark.group.claims import FlowChangeUpdate
 from partq_spark.group.model import Delivery, Flow, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.group.progress_writer import ending_if_unknown
 from partq_spark.group.settings import SessionSettings
 
 A, B, C = Owner("a", "1"), Owner("b", "2"), Owner("c", "3")
@@ -68,3 +70,23 @@ def test_what_a_record_says_and_what_a_process_knows_are_merged() -> None:
 def test_a_heartbeat_has_to_fit_into_the_session(beat_interval_s: float, session_timeout_s: float) -> None:
     with pytest.raises(Invalid, match="beat at least three times as often"):
         SessionSettings(beat_interval_s=beat_interval_s, session_timeout_s=session_timeout_s)
+
+
+def test_a_change_of_its_record_of_which_nobody_heard_ends_the_instance() -> None:
+    """What it says may arrive later, when something else was announced or handed over."""
+    life = Life("0123456789abcdef", session_timeout_s=10.0, renewed_s=0.0)
+    with pytest.raises(Unavailable), ending_if_unknown(life):
+        raise Unavailable("on its way")
+    assert not life.is_alive(1.0)
+
+
+@pytest.mark.conformance("LOS-06")
+def test_an_instance_lives_for_its_session_timeout_by_its_own_clock_and_does_not_come_back() -> None:
+    life = Life("0123456789abcdef", session_timeout_s=10.0, renewed_s=100.0)
+    life.renew(105.0)
+    life.renew(103.0)
+    assert life.left_s(114.0) == 1.0
+    assert life.is_alive(114.9)
+    assert not life.is_alive(115.0)
+    life.renew(116.0)
+    assert not life.is_alive(116.0)

@@ -52,11 +52,6 @@ def test_it_beats_until_it_is_stopped(line: Told) -> None:
     heartbeat.check()
 
 
-def test_it_keeps_no_process_alive(line: Told) -> None:
-    with HeartbeatThread(lambda: None, INTERVAL_S, line) as heartbeat:
-        assert heartbeat._thread.daemon
-
-
 def test_trouble_passes_and_is_kept(line: Told) -> None:
     outcomes: list[Exception | None] = [None, Unavailable("away"), Unavailable("still away")]
     beats = []

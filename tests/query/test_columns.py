@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment_columns import HEADERS, segment_schema
-from partq_spark.query import columns
 from partq_spark.query.columns import MOST_BYTES, MOST_ROWS, batches
 from partq_spark.query.schema import HEADERS_TYPE, WantedColumns, default_columns, wanted_columns
 
@@ -199,7 +198,3 @@ def test_one_message_beyond_the_limit_travels_alone() -> None:
 def test_nothing_is_nothing() -> None:
     assert made([]) == []
     assert made([piece(0, 0, 0)]) == []
-
-
-def test_limits_are_what_the_document_says() -> None:
-    assert (columns.MOST_ROWS, columns.MOST_BYTES, columns.JOINED_ROWS) == (32_768, 16 << 20, 8_192)

@@ -1,10 +1,9 @@
-"""Checkpoints on every store in turn, and a way to the store that counts its calls and loses what it is told to."""
+"""Checkpoints in memory, by a way to the store that counts its calls and loses what it is told to."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import pytest
@@ -14,8 +13,7 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.local import LocalStore
-from tests.objects.conftest import azure_store, memory_store
+from tests.objects.conftest import memory_store
 from tests.support.way import Way
 
 KEY = GroupKey("default", "orders", "billing")
@@ -62,19 +60,9 @@ class Lossy(Way):
         raise Unavailable(f"swap of {name}: {loss} lost (test)")
 
 
-@pytest.fixture(params=["memory", "local", pytest.param("azure", marks=pytest.mark.azurite)])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lossy]:
-    made: ObjectStore
-    match request.param:
-        case "memory":
-            made = memory_store()
-        case "local":
-            made = LocalStore(str(tmp_path / "store"))
-        case _:
-            made = azure_store(request.getfixturevalue("azurite"), monkeypatch)
-    lossy = Lossy(made)
-    yield lossy
-    lossy.close()
+@pytest.fixture
+def store() -> Lossy:
+    return Lossy(memory_store())
 
 
 @pytest.fixture

@@ -1,8 +1,13 @@
-"""The contract of checkpoints, on every store: what they look like, who may write them, and which way they move."""
+"""Checkpoints: what they look like on every store, who may write them, and which way they move."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,18 +16,30 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.checksums import sealed
 from partq_spark.group.model import Owner
 from partq_spark.objects.api import Document
-from tests.group.checkpoints.conftest import A1, A2, B1, QUEUE_ID, Lossy, checkpoints_in, held
+from partq_spark.objects.local import LocalStore
+from tests.group.checkpoints.conftest import A1, A2, B1, KEY, QUEUE_ID, Lossy, checkpoints_in, held
+from tests.objects.conftest import azure_store
 
 # --- what they look like ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("CHK-01")
-@pytest.mark.conformance("CHK-02")
-def test_a_checkpoint_is_an_empty_blob_with_metadata(store: Lossy, checkpoints: CheckpointStore) -> None:
+@pytest.fixture(params=["local", pytest.param("azure", marks=pytest.mark.azurite)])
+def real(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lossy]:
+    local = request.param == "local"
+    made = LocalStore(str(tmp_path)) if local else azure_store(request.getfixturevalue("azurite"), monkeypatch)
+    yield Lossy(made)
+    made.close()
+
+
+@pytest.mark.conformance("CHK-01", "CHK-02", "CHK-05")
+def test_a_checkpoint_is_an_empty_blob_with_metadata(real: Lossy) -> None:
+    store, checkpoints = real, checkpoints_in(real)
     checkpoints.fence(7, to=A1, epoch=3, start=40, delivered=45)
     found = store.store.load("default/orders/billing/checkpoint/7")
     assert isinstance(found, Document)
     assert found.body == b""
+    late = checkpoints.read(7)
+    assert late is not None
     assert found.metadata == {
         "epoch": "3",
         "flow": "a",
@@ -34,10 +51,14 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata(store: Lossy, checkpoints: 
         "updated": "2026-11-18T11:06:40.000000Z",
         "checksum": "82c54cb093457655",
     }
+    checkpoints.fence(7, to=B1, epoch=4, start=None, delivered=None)
+    with pytest.raises(Fenced):
+        checkpoints.update_checkpoint(late, 41)
 
 
 @pytest.mark.conformance("CHK-02")
-def test_one_listing_gives_all_checkpoints(store: Lossy, checkpoints: CheckpointStore) -> None:
+def test_one_listing_gives_all_checkpoints(real: Lossy) -> None:
+    store, checkpoints = real, checkpoints_in(real)
     made = {p: checkpoints.fence(p, to=A1, epoch=1, start=p * 10, delivered=None) for p in (11, 2, 0)}
     made[2] = checkpoints.fence(2, to=None, epoch=2, start=None, delivered=25)
     store.calls.clear()
@@ -242,3 +263,41 @@ def test_what_was_rewound_meanwhile_is_not_finished(checkpoints: CheckpointStore
     checkpoints.rewind(0, 2, fence=True, delivered=8)
     found = checkpoints.fence(0, to=None, epoch=3, start=0, delivered=None, finished=8)
     assert (found.offset, found.redelivered_below) == (2, 8)
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that a user without rights may enter, which those of pytest are not; and for root to be such a user."""
+    path = Path(tempfile.mkdtemp(prefix="partq-test-"))
+    path.chmod(0o777)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield path
+    finally:
+        if root:
+            os.seteuid(0)
+        shutil.rmtree(path)
+
+
+def test_one_that_may_not_be_read_is_told_and_hides_no_others(folder: Path) -> None:
+    checkpoints = CheckpointStore(LocalStore(str(folder / "store")), KEY, QUEUE_ID)
+    for partition in (0, 1):
+        checkpoints.fence(partition, to=A1, epoch=1, start=0, delivered=None)
+    blob = folder / "store" / checkpoints.name_of(1)
+    blob.chmod(0)
+    found, damaged = checkpoints.list_readable()
+    assert list(found) == [0]
+    assert list(damaged) == [1]
+    assert "checkpoint/1 cannot be read: " in str(damaged[1])
+    assert f"{NOBODY}" in str(damaged[1]) or os.geteuid() != NOBODY, "who may not"
+    with pytest.raises(Corrupt):
+        checkpoints.list_checkpoints()
+    with pytest.raises(Invalid):
+        checkpoints.read(1)
+    blob.chmod(0o600)
+    assert list(checkpoints.list_checkpoints()) == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,38 @@ def test_the_same_value_again_is_another_version_with_the_same_contents(document
     (now,) = documents.ask(KEY, Listing("beats"))
     assert (now.names, now.contents) == (before.names, before.contents)
     assert now.tokens != before.tokens
+
+
+@pytest.mark.conformance("OWN-02")
+def test_of_many_that_swap_one_version_one_wins(opening: Open) -> None:
+    users = [opening(None) for _ in range(4)]
+    expected: str | None = None
+    for _ in range(4):
+        with ThreadPoolExecutor(len(users)) as pool:
+            bodies = [b'{"by":%d}' % number for number in range(len(users))]
+            asked = zip(users, bodies, strict=True)
+            swaps = [pool.submit(user.ask, KEY, Swap("leader", body, expected)) for user, body in asked]
+        won = [swap.result()[0] for swap in swaps if swap.result()[0]]
+        assert won == [loaded(users[0], "leader").token]
+        expected = won[0]
+
+
+def test_large_values_and_many_documents_are_kept(opening: Open) -> None:
+    writer = opening(None)
+    body = b'{"x":"' + b"\\u00e9" * 50_000 + b'"}'
+    written(writer, "state", body)
+    swaps = [Swap(f"ownership/{number}", FIELDS, None, optional=True) for number in range(100)]
+    assert all(writer.ask(KEY, *swaps))
+    assert loaded(opening(None), "state").value == body
+    (found,) = opening(None).ask(KEY, Listing("ownership"))
+    assert len(list(found)) == 100
+
+
+def test_all_users_see_one_life_and_it_stays(opening: Open) -> None:
+    first, second = opening(None), opening(None)
+    life = first.incarnation()
+    written(first, "state")
+    assert life == second.incarnation() == first.incarnation() != ""
 
 
 def test_what_was_removed_is_gone_and_may_be_made_again(documents: Documents) -> None:
