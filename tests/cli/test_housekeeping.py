@@ -65,13 +65,6 @@ def test_what_a_group_needs_is_kept_and_said_and_what_it_acknowledged_is_not(par
     assert done["held_back"] == [{"group": "billing", "partition": 0, "offset": 14, "messages": 6, "for_ever": False}]
 
 
-def test_partitions_that_are_not_named_keep_all(partq: Partq) -> None:
-    partq("queue", "create", "orders", "--partitions", 3)
-    partq("publish", "orders", stdin=json_lines({"value": str(i)} for i in range(100)))
-    done = partq.json(*TRIM, "--before-offsets", '{"1": 1000000}')
-    assert [p["earliest"] for p in done["partitions"]] == [0, done["partitions"][1]["next"], 0]
-
-
 # --- compact ----------------------------------------------------------------------------------------------------------
 
 

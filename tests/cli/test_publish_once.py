@@ -151,25 +151,6 @@ def staged(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     monkeypatch.setattr(api.Publication, "commit", disturbed)
 
 
-def test_two_who_publish_under_one_id_at_once_leave_one_copy(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = json_lines([{"value": "a"}])
-    words = ("publish", "orders", "--publish-id", "p")
-    staged(monkeypatch, lambda: orders(*words, stdin=rows))
-    assert orders.json(*words, stdin=rows)["already_published"] is True
-    assert orders.messages("orders") == [(None, "a")]
-
-
-def test_messages_without_a_key_go_where_their_publish_id_says(partq: Partq) -> None:
-    rows = json_lines({"value": str(i)} for i in range(200))
-    placed = []
-    for queue in ("a", "b"):
-        partq("queue", "create", queue, "--partitions", 8)
-        partq("publish", queue, "--publish-id", "same", stdin=rows)
-        placed.append(sorted((each["value"], each["partition"]) for each in partq.browse(queue)))
-    assert placed[0] == placed[1]
-    assert len({partition for _, partition in placed[0]}) == 8
-
-
 # --- interrupts -------------------------------------------------------------------------------------------------------
 
 

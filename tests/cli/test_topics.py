@@ -87,9 +87,6 @@ def test_publish_goes_to_every_queue_that_attracts_the_topic(shop: Partq) -> Non
     assert sorted_values(shop, "eu") == ["1", "2", "3"]
     assert sorted_values(shop, "archive") == ["1", "2", "3"]
     assert shop.messages("silent") == []
-
-
-def test_publish_reports_each_queue_as_json(shop: Partq) -> None:
     found = shop.json("publish", "--topic", "bills/eu", stdin=LINES)
     assert (found["topic"], found["messages"], found["without_key"], found["unattracted"]) == ("bills/eu", 3, 1, 0)
     assert [(each["queue"], each["published"], each["messages"]) for each in found["queues"]] == [
@@ -129,14 +126,3 @@ def test_a_topic_that_nobody_attracts_is_said_or_refused(shop: Partq) -> None:
     assert "attracts nobody: nothing was published" in shop.error(
         "publish", "--topic", "nobody", "--fail-unattracted", stdin=LINES
     )
-
-
-def test_what_cannot_be_published_is_refused_everywhere(shop: Partq) -> None:
-    bad = json_lines([{"key": "a", "value": "1"}, {"key": "k" * 256, "value": "2"}])
-    assert "the key of standard input line 2 has 256 bytes" in shop.error("publish", "--topic", "bills/eu", stdin=bad)
-    shop("queue", "alter", "eu", "--max-message-bytes", 3)
-    long = json_lines([{"key": "a", "value": "123"}])
-    assert "takes 3" in shop.error("publish", "--topic", "bills/eu", stdin=long)
-    assert shop.messages("archive") == shop.messages("eu") == []
-    shop("queue", "unsubscribe", "archive", ">")
-    assert "256 bytes" in shop.error("publish", "--topic", "nobody", stdin=bad)
