@@ -1,6 +1,5 @@
-"""Flows of a group, over documents: they bind, beat, deliver, report, speak to people, unbind and are forgotten.
-
-Over documents in memory; that all kinds of documents behave alike is their own contract.
+"""Flows, over documents in memory: they bind, beat, deliver, report, speak to people, unbind and are forgotten. That all
+kinds of documents behave alike is their own contract.
 """
 
 from __future__ import annotations
@@ -31,32 +30,6 @@ def beat_of(store: Ownership, key: GroupKey, flow: str = "billing-1") -> Beat:
     return found
 
 
-def test_a_bound_flow_is_seen_by_all(world: World, key: GroupKey) -> None:
-    record = a_record(p3=delivery(10, 4, epoch=2))
-    world.open().bind(key, record, replaces=None)
-    for store in (world.open(), world.open()):
-        assert record_of(store, key) == record
-        assert beat_of(store, key).instance == record.instance
-
-
-def test_all_heartbeats_are_read_at_once(world: World, key: GroupKey) -> None:
-    store, first, second = world.open(), a_record(), a_record("billing-2")
-    for record in (first, second):
-        store.bind(key, record, replaces=None)
-    before = world.open().read_beats(key)
-    store.beat(key, "billing-2", second.instance)
-    found = world.open().read_beats(key)
-    assert {flow: beat.instance for flow, beat in found.items()} == {
-        "billing-1": first.instance,
-        "billing-2": second.instance,
-    }
-    assert {flow for flow in found if found[flow].token != before[flow].token} == {"billing-2"}
-    assert {flow: beat.token for flow, beat in found.items()} == {
-        flow: beat_of(store, key, flow).token for flow in found
-    }
-    assert all(0 <= beat.age_s < 30 for beat in found.values())
-
-
 def test_a_bind_whose_answer_was_lost_may_be_repeated(world: World, key: GroupKey) -> None:
     record = a_record()
     store = world.open()
@@ -65,18 +38,6 @@ def test_a_bind_whose_answer_was_lost_may_be_repeated(world: World, key: GroupKe
     world.open().bind(key, record, replaces=None)
     assert record_of(store, key) == record
     assert store.beat(key, "billing-1", record.instance) is None
-
-
-@pytest.mark.conformance("FLO-08")
-def test_a_name_in_use_is_refused(world: World, key: GroupKey) -> None:
-    first = a_record()
-    world.open().bind(key, first, replaces=None)
-    other = world.open()
-    wrong = [None, Beat(instance=first.instance, token="else", age_s=0)]
-    for replaces in wrong:
-        with pytest.raises(Conflict, match="billing-1"):
-            other.bind(key, a_record(), replaces=replaces)
-    assert record_of(other, key) == first
 
 
 @pytest.mark.conformance("FLO-08")
@@ -130,15 +91,6 @@ def test_a_delivery_moves_the_heart_too(world: World, key: GroupKey) -> None:
         assert beat_of(newcomer, key).token != seen.token
         with pytest.raises(Conflict):
             newcomer.bind(key, a_record(), replaces=seen)
-
-
-def test_what_the_former_instance_delivered_is_kept_only_by_the_one_that_binds(world: World, key: GroupKey) -> None:
-    store = world.open()
-    store.bind(key, a_record(p1=delivery(5), p2=delivery(6)), replaces=None)
-    second = a_record(p2=delivery(6))
-    store.bind(key, second, replaces=beat_of(store, key))
-    for reader in (store, world.open()):
-        assert record_of(reader, key) == second
 
 
 def test_a_heartbeat_tells_the_state_and_moves(world: World, key: GroupKey) -> None:
@@ -262,17 +214,6 @@ def test_who_does_not_lead_any_more_forgets_nobody(world: World, key: GroupKey, 
     flow.beat(key, "billing-1", record.instance)
 
 
-def test_a_name_that_begins_another_is_another(world: World, key: GroupKey) -> None:
-    store = world.open()
-    names = ["b", "b.1", "b-1", "b_1", "B", "1"]
-    records = {name: a_record(name, p1=delivery(number)) for number, name in enumerate(names)}
-    for record in records.values():
-        store.bind(key, record, replaces=None)
-    store.swap_state(key, b"{}", token="t1", expected=None)
-    assert store.forget_flow(key, "b", records.pop("b").instance, state_token="t1")
-    assert world.open().read_flows(key) == records
-
-
 @pytest.mark.parametrize("name", ["", "a b", "a/b", ".hidden", "ä", "x" * 129, "a\n"])
 def test_a_name_that_cannot_be_kept_is_refused(store: Ownership, key: GroupKey, name: str) -> None:
     with pytest.raises(Invalid, match="flow name"):
@@ -302,21 +243,6 @@ def test_a_flow_says_something_to_people(world: World, key: GroupKey) -> None:
     second = a_record()
     flow.bind(key, second, replaces=beat_of(reader, key))
     assert record_of(reader, key) == second
-
-
-def test_what_a_flow_says_moves_its_heart_and_needs_one(world: World, key: GroupKey) -> None:
-    store = world.open()
-    record = a_record()
-    store.bind(key, record, replaces=None)
-    seen = beat_of(store, key)
-    store.note(key, "billing-1", record.instance, "slow")
-    assert beat_of(store, key).token != seen.token
-    for flow, instance in (("billing-1", "else"), ("billing-2", record.instance)):
-        with pytest.raises(Fenced):
-            store.note(key, flow, instance, "slow")
-    store.unbind(key, "billing-1", record.instance)
-    with pytest.raises(Fenced):
-        store.note(key, "billing-1", record.instance, "slow")
 
 
 @pytest.mark.parametrize("text", ["x" * 201, "two\nlines", "\x1b[2J"])

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Fenced, Unavailable
+from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.group.model import Lease
 from partq_spark.group.ownership import Ownership, StateDocument
 from tests.group.ownership.conftest import FOLDER, KEY, a_record, delivery, last_beat
@@ -91,45 +91,6 @@ def test_a_delivery_that_came_too_late_is_put_back(recorded: Recorded) -> None:
     assert flow.deliver(KEY, "billing-1", record.instance, {1: delivery(9)}, state_token="t2") is True
 
 
-def test_a_delivery_of_a_flow_that_was_replaced_meanwhile_is_fenced(recorded: Recorded) -> None:
-    flow, newcomer = open_recorded(recorded), open_recorded(recorded)
-    first, second = a_record(), a_record()
-    flow.swap_state(KEY, b"{}", token="t1", expected=None)
-    flow.bind(KEY, first, replaces=None)
-
-    def step_in(verb: str, name: str) -> None:
-        if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = None
-            found = newcomer.read_flow(KEY, "billing-1")
-            assert found is not None
-            newcomer.bind(KEY, second, replaces=found[1])
-
-    recorded.before = step_in
-    with pytest.raises(Fenced):
-        flow.deliver(KEY, "billing-1", first.instance, {1: delivery(9)}, state_token="t1")
-    assert newcomer.read_flows(KEY) == {"billing-1": second}
-
-
-def test_a_former_instance_that_moves_while_another_binds_keeps_its_name(recorded: Recorded) -> None:
-    flow, newcomer = open_recorded(recorded), open_recorded(recorded)
-    first = a_record()
-    flow.bind(KEY, first, replaces=None)
-    found = newcomer.read_flow(KEY, "billing-1")
-    assert found is not None
-
-    def step_in(verb: str, name: str) -> None:
-        if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = None
-            flow.beat(KEY, "billing-1", first.instance)
-
-    recorded.before = step_in
-    with pytest.raises(Conflict):
-        newcomer.bind(KEY, a_record(), replaces=found[1])
-    assert newcomer.read_flows(KEY) == {"billing-1": first}
-    flow.beat(KEY, "billing-1", first.instance)
-    assert records(recorded) == {first.instance}, "what the newcomer wrote is gone"
-
-
 def records(recorded: Recorded) -> set[str]:
     """The instances whose records are there."""
     return {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")}
@@ -158,24 +119,6 @@ def test_a_bind_removes_what_earlier_tries_left_behind(recorded: Recorded, lost:
     assert store.read_flows(KEY) == {"billing-1": last}
 
 
-def test_a_flow_is_forgotten_again_until_its_record_is_gone(recorded: Recorded) -> None:
-    flow, leader = open_recorded(recorded), open_recorded(recorded)
-    record = a_record()
-    leader.swap_state(KEY, b"{}", token="t1", expected=None)
-    flow.bind(KEY, record, replaces=None)
-
-    def fail(verb: str, name: str) -> None:
-        if verb == "delete":
-            recorded.before = None
-            raise Unavailable("nobody knows")
-
-    recorded.before = fail
-    with pytest.raises(Unavailable):
-        leader.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
-    assert leader.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
-    assert records(recorded) == set()
-
-
 def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded) -> None:
     """It comes between the reading of the lease and the next renewal."""
     leader, line = open_recorded(recorded), open_recorded(recorded)
@@ -200,32 +143,6 @@ def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded) -
     assert found.lease.beat == 2
 
 
-@pytest.mark.parametrize("prior", [True, False])
-def test_a_bind_that_ended_half_way_was_none(recorded: Recorded, prior: bool) -> None:
-    """The process dies after it wrote its record and before anything referred to it."""
-    store = open_recorded(recorded)
-    first = a_record(p1=delivery(5))
-    if prior:
-        store.bind(KEY, first, replaces=None)
-        store.unbind(KEY, "billing-1", first.instance)
-
-    def die(verb: str, name: str) -> None:
-        if (verb, name) == ("swap", "beats/billing-1"):
-            raise KeyboardInterrupt
-
-    recorded.before = die
-    with pytest.raises(KeyboardInterrupt):
-        store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
-    recorded.before = None
-    other = open_recorded(recorded)
-    assert {name: found.instance for name, found in other.read_flows(KEY).items()} == (
-        {"billing-1": first.instance} if prior else {}
-    )
-    second = a_record()
-    other.bind(KEY, second, replaces=last_beat(other, KEY))
-    assert other.read_flows(KEY) == {"billing-1": second}
-
-
 @pytest.mark.parametrize("all_flows", [True, False])
 def test_a_reader_that_meets_a_bind_follows_it(recorded: Recorded, all_flows: bool) -> None:
     """Between the heartbeat and the record, another instance binds and removes its predecessor's record."""
@@ -246,26 +163,6 @@ def test_a_reader_that_meets_a_bind_follows_it(recorded: Recorded, all_flows: bo
         found = leader.read_flow(KEY, "billing-1")
         assert found is not None
         assert found[0] == second
-
-
-def test_a_record_whose_heartbeat_failed_is_seen_by_all_from_the_next_heartbeat_on(recorded: Recorded) -> None:
-    """Also by those who read the record before and keep it as long as its token stays."""
-    flow, leader = open_recorded(recorded), open_recorded(recorded)
-    record = a_record()
-    flow.bind(KEY, record, replaces=None)
-    assert leader.read_flows(KEY) == {"billing-1": record}
-
-    def fail(verb: str, name: str) -> None:
-        if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = None
-            raise Unavailable("the request was lost")
-
-    recorded.before = fail
-    with pytest.raises(Unavailable):
-        flow.report(KEY, "billing-1", record.instance, {1: delivery(5)})
-    assert leader.read_flows(KEY) == {"billing-1": record}
-    flow.beat(KEY, "billing-1", record.instance)
-    assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(5)}
 
 
 @pytest.mark.parametrize("verb", ["deliver", "report"])

@@ -1,23 +1,15 @@
-"""What a group has beside its flows, over documents in memory: the leader's lease, the state and its life, the records
-of seed 004; and what one notices of a store that lost something.
-"""
+"""What a group has beside its flows, over documents in memory: the leader's lease, the state, and the records of seed 004."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Fenced, Invalid
-from partq_spark.group.documents.api import DocumentOperation, Found
-from partq_spark.group.documents.memory import MemoryDocuments
+from partq_spark.base.errors import Conflict
 from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
-from partq_spark.objects.api import UNCHANGED
 from tests.group.ownership.conftest import KEY, World, a_record, delivery, last_beat
 from tests.support.ownership import OwnershipServer
 
@@ -34,18 +26,6 @@ def held(store: Ownership, key: GroupKey) -> Lease | None:
 def at(beat: int, token: str = "mine") -> Lease:  # noqa: S107 - no password
     """A renewal."""
     return Lease(token=token, name="host-1", beat=beat)
-
-
-def test_a_lease_is_taken_once(world: World, key: GroupKey) -> None:
-    first, second = world.open(), world.open()
-    assert held(first, key) is None
-    with pytest.raises(Conflict, match=str(key)):
-        first.take_lease(key, MINE, expected=at(0))
-    first.take_lease(key, MINE, expected=None)
-    assert held(first, key) == MINE
-    assert held(second, key) == MINE
-    with pytest.raises(Conflict):
-        second.take_lease(key, at(0, "other"), expected=None)
 
 
 def test_a_lease_is_taken_from_one_that_stands_still(world: World, key: GroupKey) -> None:
@@ -154,35 +134,7 @@ def test_a_leader_sees_that_records_have_changed_and_that_they_have_not(world: W
     assert version() != seen[-1]
 
 
-def test_a_leader_that_remembers_heartbeats_sees_what_one_sees_that_does_not(world: World, key: GroupKey) -> None:
-    leader, flows = world.open(), world.open()
-    leader.take_lease(key, MINE, expected=None)
-    rng = random.Random(20)
-    bound: dict[str, str] = {}
-    lease_beat = 0
-    for _ in range(150):
-        name = f"billing-{rng.randrange(4)}"
-        match rng.randrange(6):
-            case 0:
-                record = a_record(name)
-                flows.bind(key, record, replaces=last_beat(flows, key, name))
-                bound[name] = record.instance
-            case 1 if name in bound:
-                flows.unbind(key, name, bound.pop(name))
-            case 2 if name in bound:
-                flows.report(key, name, bound[name], {7: delivery(rng.randrange(100), epoch=3)})
-            case 3 if name in bound:
-                flows.forget_flow(key, name, bound.pop(name), state_token="none")
-            case _ if name in bound:
-                flows.beat(key, name, bound[name])
-        if rng.random() < 0.7:
-            lease_beat += 2
-            seen = leader.renew_lease(key, at(lease_beat - 1))
-            fresh = world.open().renew_lease(key, at(lease_beat))
-            assert (seen.state_token, seen.records_version) == (fresh.state_token, fresh.records_version)
-            assert {flow: beat[:2] for flow, beat in seen.beats.items()} == {
-                flow: beat[:2] for flow, beat in fresh.beats.items()
-            }
+# --- the state, and who has what --------------------------------------------------------------------------------------
 
 
 def state_of(store: Ownership, key: GroupKey) -> StateDocument:
@@ -190,19 +142,6 @@ def state_of(store: Ownership, key: GroupKey) -> StateDocument:
     found = store.read_state(key)
     assert isinstance(found, StateDocument)
     return found
-
-
-def test_a_state_that_is_known_is_not_sent_again(world: World, key: GroupKey) -> None:
-    writer, reader = world.open(), world.open()
-    writer.swap_state(key, b'{"x":1}', token="t1", expected=None)
-    assert reader.read_state(key, known="t1") is UNCHANGED
-    assert reader.read_state(key, known="t1") is UNCHANGED
-    assert writer.read_state(key, known="t1") is UNCHANGED
-    assert reader.read_state(key, known="t0") is not UNCHANGED
-    writer.swap_state(key, b'{"x":2}', token="t2", expected="t1")
-    found = reader.read_state(key, known="t1")
-    assert isinstance(found, StateDocument)
-    assert found.body == b'{"x":2}'
 
 
 def test_a_swap_needs_the_token_that_is_there(world: World, key: GroupKey) -> None:
@@ -220,15 +159,6 @@ def test_a_swap_needs_the_token_that_is_there(world: World, key: GroupKey) -> No
     with pytest.raises(Conflict):
         store.swap_state(key, b'{"x":4}', token="t4", expected="t1")
     assert state_of(store, key).token == "t3"
-
-
-def test_all_users_see_one_life_and_it_stays(world: World, key: GroupKey) -> None:
-    first, second = world.open(), world.open()
-    life = first.incarnation()
-    assert life
-    assert second.incarnation() == life
-    first.swap_state(key, b"{}", token="t1", expected=None)
-    assert first.incarnation() == life
 
 
 def test_a_dropped_group_leaves_nothing_and_takes_no_other_with_it(world: World, key: GroupKey) -> None:
@@ -294,12 +224,6 @@ def test_a_claim_needs_the_version_that_is_there(world: World, key: GroupKey) ->
     assert store.list_ownership(key)[0] == again[0]
 
 
-def test_claims_are_of_one_group(store: Ownership, key: GroupKey) -> None:
-    assert store.claim_ownership([]) == {}
-    with pytest.raises(Invalid, match="several groups"):
-        store.claim_ownership([claim(key, 0), claim(GroupKey("default", "orders", "else"), 0)])
-
-
 def test_a_restore_undoes_and_is_noticed() -> None:
     server = OwnershipServer()
     store = server.open()
@@ -322,66 +246,3 @@ def test_a_restore_undoes_and_is_noticed() -> None:
         assert store.beat(KEY, "billing-1", record.instance) == "t1"
         life = store.incarnation()
         store.report(KEY, "billing-1", record.instance, {1: delivery(5)})
-
-
-def test_a_restart_without_data_tells_who_waits_to_look_at_everything() -> None:
-    server = OwnershipServer()
-    store = server.open()
-    store.announce(KEY)
-    assert store.wait_news(0) == frozenset({KEY})
-    server.restart_empty()
-    assert store.wait_news(20) is None
-    assert store.wait_news(0) == frozenset()
-
-
-def test_a_flush_is_noticed_by_what_is_missing_alone() -> None:
-    server = OwnershipServer()
-    store = server.open()
-    life = store.incarnation()
-    record = a_record()
-    store.bind(KEY, record, replaces=None)
-    server.flush()
-    assert store.incarnation() == life
-    assert store.read_flows(KEY) == {}
-    with pytest.raises(Fenced):
-        store.beat(KEY, "billing-1", record.instance)
-
-
-def test_a_new_incarnation_may_be_given_with_nothing_lost() -> None:
-    server = OwnershipServer()
-    store = server.open()
-    store.swap_state(KEY, b"1", token="t1", expected=None)
-    server.incarnation = "second"
-    with pytest.raises(Reincarnated):
-        store.read_state(KEY)
-    assert store.incarnation() == "second"
-    assert store.read_state(KEY) is not None
-
-
-class Loads(MemoryDocuments):
-    """Documents that count how often a state was loaded, body and all."""
-
-    states = 0
-
-    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
-        answers = super().carry_out(group, operations)
-        self.states += sum(isinstance(answer, Found) and answer.name == "state" for answer in answers)
-        return answers
-
-
-def test_a_state_that_a_heartbeat_met_is_not_loaded_again() -> None:
-    server = OwnershipServer()
-    leader, documents = server.open(), Loads(server)
-    flow, record = Ownership(documents), a_record()
-    leader.swap_state(KEY, b"1", token="t1", expected=None)
-    flow.bind(KEY, record, replaces=None)
-    assert flow.read_state(KEY)
-    for number in (2, 3):
-        loads = documents.states
-        leader.swap_state(KEY, b"%d" % number, token=f"t{number}", expected=f"t{number - 1}")
-        assert flow.beat(KEY, "billing-1", record.instance) == f"t{number}"
-        found = flow.read_state(KEY, known=f"t{number - 1}")
-        assert isinstance(found, StateDocument)
-        assert (found.token, found.body) == (f"t{number}", b"%d" % number)
-        assert flow.read_state(KEY, known=f"t{number}") is UNCHANGED
-        assert documents.states == loads + 1
