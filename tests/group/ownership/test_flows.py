@@ -1,5 +1,5 @@
-"""Flows, over documents in memory: they bind, beat, deliver, report, speak to people, unbind and are forgotten. That all
-kinds of documents behave alike is their own contract.
+"""Flows, over documents in memory: they bind, beat, deliver, report, speak to people, unbind and are forgotten. That
+all kinds of documents behave alike is their own contract.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a group has beside its flows, over documents in memory: the leader's lease, the state, and the records of seed 004."""
+"""What a group has beside its flows, over documents in memory: the lease, the state, and the records of seed 004."""
 
 from __future__ import annotations
 
