@@ -141,25 +141,6 @@ class World:
         return {str(name): found.count(name) for name in sorted({str(each) for each in found})}
 
 
-class Killed(BaseException):
-    """The end of a process; not an `Exception`, so that no code under test handles it."""
-
-
-class Strike:
-    """At the call of this number, counted before and after each, an error comes; `struck` says at which."""
-
-    def __init__(self, at: int, error: BaseException) -> None:
-        self._left = at
-        self._error = error
-        self.struck = ""
-
-    def __call__(self, verb: str) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.struck = verb
-            raise self._error
-
-
 class HookedObjects(Way):
     """The object store as one coordinator reaches it."""
 
@@ -236,9 +217,6 @@ class Coordinator:
         server.after = lambda verb: self._reached(f"{verb} answered")
         try:
             return self.runtime.step(self.facts())
-        except Killed:
-            self.stopped = True
-            return 1.0
         except Unavailable:
             return 0.1
         finally:

@@ -11,12 +11,21 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from coordinator.core.actions import Fence
-from coordinator.core.events import CheckpointAhead, PartitionFenced
+from coordinator.core.events import CheckpointAhead, PartitionDrained, PartitionFenced
 from coordinator.fences import Carried, carry_out, side_by_side
-from coordinator.observe import Validity
+from coordinator.observe import Validity, drained
 from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Owner
+from partq_spark.group.model import (
+    Delivery,
+    FlowRecord,
+    GroupKey,
+    GroupSettings,
+    GroupState,
+    Owner,
+    Partition,
+    Phase,
+)
 from partq_spark.objects.memory import MemoryStore
 
 A = TypeVar("A")
@@ -88,6 +97,27 @@ def test_what_counts_as_delivered(fence: Fence, record: FlowRecord | None, below
     assert (stage.mark().owner, stage.mark().redelivered_below) == (HEIR, below)
     assert done.redelivered == below
     assert stage.told == []
+
+
+@pytest.mark.parametrize(
+    ("record", "lost", "is_drained"),
+    [
+        (SAID, False, False),  # six are in hand
+        (replace(SAID, deliveries={0: Delivery(epoch=2, delivered=10, acknowledged=10)}), True, True),
+        (RECORD, False, True),
+        (RECORD, True, False),
+        (replace(RECORD, instance="a2", former=("a1",)), False, True),
+        (replace(RECORD, instance="a2"), False, False),  # it began anew: that says nothing
+        (None, False, False),
+    ],
+)
+def test_a_paused_partition_is_drained_only_by_its_owners_record(
+    record: FlowRecord | None, lost: bool, is_drained: bool
+) -> None:
+    pause = Partition(partition=0, phase=Phase.PAUSED, epoch=2, owner=HIM, to=HEIR, deadline_s=1.0, reports_lost=lost)
+    state = GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions={0: pause})
+    found = drained(state, {"a": record} if record is not None else {}, HERE)
+    assert list(found) == ([PartitionDrained(partition=0, epoch=2)] if is_drained else [])
 
 
 @pytest.mark.conformance("OWN-04")

@@ -1,128 +1,54 @@
-"""One group's leaders: another one finishes whatever a leader had begun, and none acts on what it knew before."""
+"""One group's leaders, step by step: none acts on what it knew before, and what a leader takes for true when it adopts
+a group is what is there now. What is shown of whole processes (two leaders, stores that forget, kills between calls)
+is in `tests/scenarios/test_coordination.py`.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from coordinator.core.machine import pending
-from partq_spark.base.errors import Unavailable
-from partq_spark.group.model import Phase, RebalanceStatus
+from coordinator import runtime as runtime_module
+from coordinator.bookkeeping import UNNAMED_S
+from coordinator.core.actions import Action
+from coordinator.core.events import Event, FlowBound
+from coordinator.core.machine import decide
+from coordinator.heads import group_facts
+from coordinator.leadership import StoreLife
+from coordinator.runtime import GroupRuntime
+from coordinator.settings import Settings
+from partq_spark.base.errors import Corrupt, Fenced, Unavailable
+from partq_spark.group import lifecycle
+from partq_spark.group.codec import encode_state
+from partq_spark.group.documents.memory import Stored
+from partq_spark.group.model import GroupKey, GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.group.ownership import StateDocument
+from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
-from tests.coordinator.runtimes import KEY, SESSION_S, Coordinator, HandFlow, Killed, Strike, World
+from tests.coordinator.runtimes import KEY, SESSION_S, HandFlow, World, two_flows
 
 AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0)
-PATIENT = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0)
+DELAY_S = 5.0
 
 
-def leading(world: World) -> list[bool]:
-    """Which of the coordinators take themselves for the leader."""
-    return [each.runtime.leading for each in world.coordinators]
+def raising(error: Exception) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
 
 
-# --- a leader ends, or loses an answer, at any call -------------------------------------------------------------------
-
-
-def _handoffs(world: World) -> None:
-    """Three flows share what one had, with messages in hand that are acknowledged after a while."""
-    a = world.flow("a")
-    world.run(0.5)
-    if a.mapping():
-        a.deliver(min(a.mapping()), 100)
-    world.flow("b")
-    world.flow("c")
-
-
-def _loss(world: World) -> None:
-    """A flow leaves, another takes over."""
-    world.flow("a")
-    world.flow("b")
-    world.run(0.5)
-    world.flows[0].unbind()
-
-
-def _restart(world: World) -> None:
-    """A flow comes back as a new instance with its mapping."""
-    a = world.flow("a")
-    world.run(0.5)
-    mapping = a.mapping()
-    a.unbind()
-    a.bind(mapping)
-
-
-PLAYS = pytest.mark.parametrize(
-    ("play", "shares"), [(_handoffs, [1, 1, 2]), (_loss, [4]), (_restart, [4])], ids=["handoffs", "loss", "restart"]
-)
-
-
-@pytest.mark.slow
-@PLAYS
-@pytest.mark.parametrize("delay_s", [0.0, 1.0])
-def test_whenever_a_leader_is_killed_the_next_one_finishes(
-    play: Callable[[World], None], shares: Sequence[int], delay_s: float
-) -> None:
-    struck = []
-    for at in itertools.count(1):
-        world = World(config=QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=2.0))
-        world.coordinator("c1").hook = strike = Strike(at, Killed())
-        play(world)
-        world.run(3)  # nothing more happens for long before the end, so that the loop ends when the calls do
-        if not strike.struck:
-            break
-        struck.append(strike.struck)
-        world.coordinator("c2")
-        world.run(12)
-        assert sorted(world.counts().values()) == shares, f"killed at call {at}, {strike.struck}"
-        assert pending(world.state()) == ()
-        assert world.state().status is RebalanceStatus.READY
-    assert {"swap_state", "swap_state answered", "objects.swap", "objects.swap answered"} <= set(struck)
-
-
-@pytest.mark.slow
-@PLAYS
-def test_whatever_answer_is_lost_the_leader_settles_it_by_reading(
-    play: Callable[[World], None], shares: Sequence[int]
-) -> None:
-    for at in itertools.count(1):
-        world = World(config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=2.0))
-        world.coordinator("c1").hook = strike = Strike(at, Unavailable("lost"))
-        play(world)
-        world.run(8)
-        if not strike.struck:
-            break
-        assert sorted(world.counts().values()) == shares, f"lost at call {at}, {strike.struck}"
-        assert world.state().status is RebalanceStatus.READY
-    assert at > 30
-
-
-@pytest.mark.parametrize("verb", ["swap_state", "objects.swap"])
-def test_a_leader_that_slept_with_a_decision_in_hand_changes_nothing(verb: str) -> None:
-    """Before it wrote the state, or a checkpoint that the state had asked for; another one has led since."""
-    world = World(config=AT_ONCE)
-    first, second = world.coordinator("c1"), world.coordinator("c2")
-    world.flow("a")
-    world.run(1)
-    b = world.flow("b")
-
-    def sleep() -> None:
-        first.stopped = True
-        world.run(10)
-        b.unbind()
-        world.run(10)
-        assert second.runtime.leading
-        assert world.counts() == {"a": 4}
-        first.stopped = False
-
-    first.at(verb, sleep)
-    first.step()
-    assert world.counts() == {"a": 4}
-    world.run(3)
-    assert (leading(world), world.counts()) == ([False, True], {"a": 4})
-    assert "lease_lost" in [event for _, event, _ in world.log]
+def shared() -> tuple[World, HandFlow, HandFlow]:
+    """Two flows that share a queue, with messages in hand."""
+    world, a, b = two_flows(delay_s=DELAY_S)
+    for flow in (a, b):
+        for number in flow.mapping():
+            assert flow.deliver(number, 100)
+            flow.acknowledge(number, 60)
+    return world, a, b
 
 
 def test_a_decision_that_did_not_hold_is_not_told() -> None:
@@ -130,8 +56,7 @@ def test_a_decision_that_did_not_hold_is_not_told() -> None:
     only = world.coordinator()
     world.settle()
     world.flow("a")
-    strike = Strike(1, Unavailable("lost"))
-    only.at("swap_state", lambda: strike(""))
+    only.at("swap_state", raising(Unavailable("lost")))
     world.log.clear()
     only.step()
     assert [event for level, event, _ in world.log if level == "info"] == []
@@ -139,22 +64,6 @@ def test_a_decision_that_did_not_hold_is_not_told() -> None:
     assert len(world.log.of("flow_bound")) == 1
     decisions = {"status", "fence", "assign", "flow_bound"}
     assert all(facts.get("reason") for _, event, facts in world.log if event in decisions)
-
-
-def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> None:
-    world = World()
-    only = world.coordinator()
-    world.flow("a")
-    world.run(3)
-    store = world.server.open()
-    document = store.read_state(KEY)
-    assert isinstance(document, StateDocument)
-    store.swap_state(KEY, document.body, token="somebody", expected=document.token)
-    only.step()
-    assert "another coordinator wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
-    after = store.read_state(KEY)
-    assert isinstance(after, StateDocument)
-    assert after.token != "somebody", "from now on that one's swaps fail"
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -190,7 +99,6 @@ def test_clocks_that_differ_by_ten_minutes_change_nothing(skew_s: float) -> None
 
 
 def test_a_holddown_runs_on_through_any_number_of_leaders() -> None:
-    """Those that gave up their lease, and one that was killed between taking it and reading anything."""
     world = World(config=QueueConfig(rebalance_delay_s=30.0))
     world.coordinator("c0")
     world.flow("a")
@@ -206,37 +114,6 @@ def test_a_holddown_runs_on_through_any_number_of_leaders() -> None:
         world.coordinators[-1].stopped = True
         world.coordinator(f"c{number}")
     assert number >= 7
-
-    world = World(config=QueueConfig(rebalance_delay_s=30.0))
-    first = world.coordinator("c1")
-    world.flow("a")
-    world.settle()
-    world.flow("b")
-    world.run(20)
-    first.stopped = True
-    second = world.coordinator("c2")
-    second.hook = lambda verb: Strike(1, Killed())(verb) if verb == "read_state" else None
-    world.run(7)
-    assert second.stopped
-    world.coordinator("c3")
-    world.run(7)
-    assert world.state().status is RebalanceStatus.HOLDDOWN
-    world.run(10)
-    assert world.counts() == {"a": 2, "b": 2}, "30 s, and twice the time without a leader"
-
-
-def test_a_leader_that_was_frozen_lets_nobody_go() -> None:
-    world = World(partitions=2)
-    coordinator = world.coordinator()
-    flow = world.flow("a")
-    world.settle()
-    world.now_s += 3600  # the machine slept: nobody's counter could move
-    coordinator.step()
-    assert world.state().flows["a"].bound
-    assert world.log.of("all_flows_granted")
-    flow.live()
-    world.run(SESSION_S * 2)
-    assert world.state().flows["a"].bound
 
 
 def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
@@ -255,78 +132,7 @@ def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
     assert 0 < most <= 250
 
 
-# --- what a flow has in hand ------------------------------------------------------------------------------------------
-
-
-def test_a_handoff_waits_for_what_was_delivered_and_no_longer() -> None:
-    world = World(partitions=2, config=PATIENT)
-    coordinator = world.coordinator()
-    a = world.flow("a")
-    world.settle()
-    for number in (0, 1):
-        assert a.deliver(number, 100)
-    world.flow("b")
-    world.run(5)
-    (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
-    assert not a.deliver(paused, 200), "new messages are held back"
-    a.acknowledge(paused, 99)
-    coordinator.step()
-    assert world.state().partitions[paused].phase is Phase.PAUSED
-    a.acknowledge(paused, 100)
-    coordinator.step()
-    assert world.counts() == {"a": 1, "b": 1}
-    after = world.checkpoints()[paused]
-    assert (after.offset, after.epoch) == (100, 2)
-    assert after.redelivered_below <= 100, "nothing that is still to come is marked"
-
-
-def step_while_delivering(coordinator: Coordinator, flow: HandFlow) -> None:
-    """The flow delivers 100 messages of both partitions just before the step's first write of the state."""
-
-    def deliver() -> None:
-        for number in (0, 1):
-            assert flow.deliver(number, 100)
-
-    coordinator.at("swap_state", deliver)
-    coordinator.step()
-
-
-@pytest.mark.parametrize("config", [PATIENT, AT_ONCE], ids=["a pause", "a fence"])
-def test_messages_that_were_delivered_while_it_was_decided_count(config: QueueConfig) -> None:
-    """They land after the leader has read the records and before it writes: what was read then must not count."""
-    world = World(partitions=2, config=config)
-    coordinator = world.coordinator()
-    a = world.flow("a")
-    world.settle()
-    b = world.flow("b")
-    step_while_delivering(coordinator, a)
-    if config is PATIENT:
-        (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
-        assert world.checkpoints()[paused].owner == a.owner
-    else:
-        (moved,) = (each for each in world.checkpoints().values() if each.owner == b.owner)
-        assert moved.redelivered_below == 100
-
-
 # --- who leaves -------------------------------------------------------------------------------------------------------
-
-
-def test_a_silent_flow_is_let_go_after_its_session_timeout_and_forgotten() -> None:
-    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=2.0))
-    world.coordinator()
-    world.flow("a")
-    world.settle()
-    b = world.flow("b")
-    world.run(6)
-    assert world.counts() == {"a": 1, "b": 1}
-    b.die()
-    world.run(SESSION_S - 2)
-    assert world.state().flows["b"].bound
-    world.run(3)
-    assert not world.state().flows["b"].bound
-    world.run(3)
-    assert world.counts() == {"a": 2}
-    assert set(world.server.open().read_flows(KEY)) == {"a"}
 
 
 def test_a_flow_that_was_forgotten_does_not_come_back_by_what_is_remembered() -> None:
@@ -369,3 +175,216 @@ def test_a_leader_that_was_replaced_before_it_forgets_a_flow_forgets_nobody() ->
     world.run(SESSION_S * 3)
     assert kept == [True]
     assert "b" not in world.server.records_of(KEY), "forgotten under the state as it is by now"
+
+
+# --- what is adopted --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
+    """The former leader has seen that the queue has more partitions; the next one's look at the head is older."""
+    world = World(partitions=4)
+    first = world.coordinator("c1")
+    world.flow("a")
+    world.settle()
+    old = group_facts(world.queue.head, world.queue.head.groups[KEY.group])
+    six = structs.replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
+    world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6, earliest=(0,) * 6))
+    world.settle()
+    assert world.counts() == {"a": 6}
+    first.runtime.release()
+    first.stopped = True
+    second = world.coordinator("c2")
+    for _ in range(3):
+        second.runtime.step(old)
+    assert world.counts() == {"a": 6}
+    assert len(world.log.of("queue_altered")) == 1
+
+
+def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone() -> None:
+    """`ownership=none`: such a query fences for itself, and a coordinator of the same namespace must not end it."""
+    world = World(partitions=2)
+    alone = Owner("alone", "i1")
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    for partition in (0, 1):
+        checkpoints.fence(partition, to=alone, epoch=1, start=0, delivered=None)
+    world.coordinator()
+    world.run(60)  # longer than anybody is waited for
+    assert {each.owner for each in world.checkpoints().values()} == {alone}
+    # A flow that joins by this store takes over, above that query's epoch, and what that delivered is marked.
+    world.published(9)
+    flow = world.flow("a")
+    world.run(30)  # nobody here knows whether it lives: it is waited for as for a flow whose record was lost
+    marks = world.checkpoints()
+    assert {each.owner for each in marks.values()} == {flow.owner}
+    assert all(each.epoch > 1 and each.redelivered_below == 9 for each in marks.values())
+    # Once it has left, another query may have the group alone again, and a new leader leaves it at that.
+    flow.unbind()
+    world.run(30)
+    assert {each.owner for each in world.checkpoints().values()} == {None}
+    for partition, mark in world.checkpoints().items():
+        checkpoints.fence(partition, to=alone, epoch=mark.epoch + 1, start=0, delivered=None)
+    world.coordinators[0].stopped = True
+    world.coordinator("c2")
+    world.run(60)
+    assert world.coordinators[1].runtime.leading
+    assert {each.owner for each in world.checkpoints().values()} == {alone}
+
+
+def test_records_that_were_read_across_a_restart_are_not_used() -> None:
+    """Two groups share a connection. The store is restarted with an old copy while one of them reads its records, and
+    the other one has acknowledged the restart: the store then answers the first without a word.
+    """
+    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0))
+    world.published(1000)
+    other = GroupKey("default", "orders", "other")
+    admin.create_group(world.queue, other.group, (0, 0))
+    ownership = world.server.open()
+    life = StoreLife(ownership)
+    runtimes = [
+        GroupRuntime(
+            key,
+            store=ownership,
+            life=life,
+            checkpoints=lambda _, key=key: lifecycle.checkpoints_of(world.queue, key.group),  # type: ignore[misc]
+            ends=lambda queue_id: world.queue.require(queue_id).next,
+            settings=Settings(name="c1"),
+            effects=world.effects(),
+            log=world.log,
+        )
+        for key in (KEY, other)
+    ]
+    head = world.queue.refresh()
+    facts = [group_facts(head, head.groups[key.group]) for key in (KEY, other)]
+    a = world.flow("a")
+    for runtime, each in zip(runtimes, facts, strict=True):
+        runtime.step(each)
+    old = world.server.snapshot()
+    for number in (0, 1):
+        assert a.deliver(number, 500)
+    a.unbind()
+    world.flow("b")
+    reads = 0
+
+    def restart(verb: str) -> None:
+        nonlocal reads
+        reads += verb == "read_flows"
+        if verb == "read_flows" and reads == 2:  # the one before the fences
+            world.server.before = lambda _: None
+            world.server.restore(old)
+            assert runtimes[1].step(facts[1]) < 1.0
+            runtimes[1].step(facts[1])
+
+    world.server.before = restart
+    runtimes[0].step(facts[0])
+    assert reads == 2
+    assert {each.owner for each in world.checkpoints().values()} == {a.owner}, "nothing was fenced by an old copy"
+
+
+def test_a_state_against_the_invariants_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(partitions=2)
+    coordinator = world.coordinator()
+
+    def wrong(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
+        after, actions = decide(state, event, now_s)
+        if isinstance(event, FlowBound):
+            partitions = {number: replace(each, phase=Phase.OWNED) for number, each in after.partitions.items()}
+            after = replace(after, partitions=partitions)
+        return after, actions
+
+    monkeypatch.setattr(runtime_module, "decide", wrong)
+    world.flow("a")
+    world.run(10)
+    assert world.owners() == {0: None, 1: None}
+    assert world.checkpoints() == {}, "nothing was done about it either"
+    assert "partition 0 is owned" in str(world.log.of("state_refused")[0]["reason"])
+    assert max(coordinator.step() for _ in range(20)) > 1.0, "with growing pauses"
+    monkeypatch.undo()
+    world.run(6)
+    assert world.counts() == {"a": 2}
+
+
+@pytest.mark.conformance("OWN-03")
+@pytest.mark.parametrize("harm", ["cut off", "impossible", "not of partq"])
+def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str) -> None:
+    world, a, b = shared()
+    mappings = {flow: flow.mapping() for flow in (a, b)}
+    state = world.state()
+    number = min(a.mapping())
+    nobodys = replace(state.partitions[number], owner=None)
+    body = encode_state(replace(state, partitions={**state.partitions, number: nobodys}), world.now_s)
+    store = world.server.open()
+    document = store.read_state(KEY)
+    assert isinstance(document, StateDocument)
+    if harm == "not of partq":
+        world.server.groups[KEY]["state"] = Stored(world.token(), b'[{"token":"t', world.now_s)
+        for flow in (a, b):
+            assert flow.store.beat(KEY, flow.name, flow.instance), "heartbeats go on, or leases would end"
+    else:
+        store.swap_state(KEY, body if harm == "impossible" else body[:-9], token="harmed", expected=document.token)
+    world.settle()
+    (told,) = (facts for level, event, facts in world.log if event == "group_adopted" and level == "error")
+    assert "begins anew with the checkpoints" in str(told["reason"])
+    for flow, mapping in mappings.items():
+        flow.rebind(mapping)
+    world.settle()
+    assert {flow: flow.mapping() for flow in (a, b)} == mappings
+    assert world.state().status is RebalanceStatus.READY
+
+
+# --- the store loses one record ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("OWN-03")
+@pytest.mark.parametrize("how", ["lost", "lost beside a former one", "damaged", "removed as nobody's"])
+def test_a_flow_whose_record_is_gone_before_it_was_taken_in_binds_anew(how: str) -> None:
+    """It only beats, because it has nothing to deliver; so its heartbeat is what must fail."""
+    world, _, b = shared()
+    group = world.server.groups[KEY]
+    flow = b if how == "lost beside a former one" else HandFlow(world, "c")
+    mapping = b.mapping() if flow is b else {}
+    b.beats = flow is not b  # it beats below
+    flow.bind(mapping)
+    flow.beats = False
+    name = f"flows/{flow.name}/{flow.instance}"
+    if how == "damaged":
+        group[name] = group[name]._replace(value=b"{}", token=world.token())
+        with pytest.raises(Corrupt, match=name):
+            world.coordinators[0].step()
+    if how == "removed as nobody's":  # its bind took too long: then its heartbeat comes
+        heart = group.pop(f"beats/{flow.name}")
+        world.coordinators[0].runtime.release()
+        world.run(UNNAMED_S + 5)
+        assert name not in group
+        group[f"beats/{flow.name}"] = heart
+    else:
+        del group[name]
+    for _ in range(5):
+        world.run(1)
+        try:
+            flow.store.beat(KEY, flow.name, flow.instance)
+        except Fenced:
+            break
+    assert not [each for each in group if each.endswith(f"/{flow.name}")], "nothing is left of it"
+    flow.rebind(mapping)
+    world.run(1)
+    assert world.state().flows[flow.name].instance == flow.instance
+    assert b.mapping() == mapping or flow is not b
+
+
+def test_records_that_no_heartbeat_names_are_removed_once_in_a_term() -> None:
+    """A bind that did not come to its end left one, and another was left where the heartbeat was evicted."""
+    world, a, b = shared()
+    group = world.server.groups[KEY]
+    (own,) = (name for name in group if name.startswith("flows/a/"))
+    half, evicted = "flows/c/0123456789abcdef", "flows/d/0123456789abcdef"
+    group[half] = group[evicted] = group[own]
+    world.coordinators[0].runtime.release()
+    world.run(3)
+    group["flows/e/0123456789abcdef"] = group[own]  # a bind that is under way at the second look
+    assert {half, evicted} <= set(group), "one look is no look: a bind may be under way"
+    world.run(UNNAMED_S + 1)
+    assert {name for name in group if name.startswith("flows/")} == {
+        f"flows/a/{a.instance}",
+        f"flows/b/{b.instance}",
+        "flows/e/0123456789abcdef",
+    }

@@ -170,48 +170,6 @@ def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
     assert world.checkpoints()[number].epoch > 2
 
 
-@pytest.mark.conformance("REB-15")
-@KINDS
-def test_only_for_what_may_mend_by_itself_anybody_waits(kind: str) -> None:
-    """Each time that a store is away for a moment counts by itself."""
-    world, a, b, trouble = shared()
-    number = min(a.mapping())
-    flows = [a, b, world.flow("c")]
-    while len(flows) > 1:
-        (owner,) = (flow for flow in flows if number in flow.mapping())
-        flows.remove(owner)
-        owner.unbind()
-        world.run(DELAY_S - 0.5)
-        failed = len(world.log.of("fence_failed"))
-        trouble.begin(kind)
-        world.run(2)
-        assert len(world.log.of("fence_failed")) > failed
-        if kind != "no answer":
-            assert [facts["partition"] for facts in world.log.of("partition_stuck")] == [number]
-            assert world.state().status is RebalanceStatus.READY
-            return
-        trouble.end()
-        world.run(2)
-    assert world.log.of("partition_stuck") == []
-    assert flows[0].mapping().keys() == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize("kind", ["not allowed", "no answer"])
-def test_what_nobody_ever_had_is_tried_again_too(kind: str) -> None:
-    """No flow is watched for silence then, and nothing else happens in the group."""
-    world = World()
-    world.coordinator()
-    trouble = Trouble(world, 0)
-    trouble.begin(kind)
-    world.flow("b")
-    world.run(30)
-    assert healthy(world, 0) == {1: "b", 2: "b", 3: "b"}
-    assert world.state().status is RebalanceStatus.READY
-    trouble.end()
-    world.run(12)
-    assert world.counts() == {"b": 4}
-
-
 FENCE = Fence(partition=3, owner=Owner("a", "1"), owner_epoch=1, to=None, epoch=2, reports_lost=False, reason="")
 
 
