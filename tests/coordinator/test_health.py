@@ -23,18 +23,6 @@ TOKEN = "a-token-for-tests"
 WELL = Status(alive=True, ready=True, looked_s=0.1, groups=3, leading=2, failing=0)
 
 
-class Kept:
-    """A status that tests change."""
-
-    def __init__(self) -> None:
-        self.status = WELL
-
-
-@pytest.fixture
-def kept() -> Kept:
-    return Kept()
-
-
 AnyServer = HealthServer | PageServer
 
 
@@ -75,12 +63,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(page=request.param)
 
 
-@pytest.fixture
-def server(kept: Kept, kind: Kind) -> Iterator[AnyServer]:
-    with kind.serving(lambda: kept.status) as made:
-        yield made
-
-
 def ask(server: AnyServer, path: str, **headers: str) -> tuple[int, str]:
     try:
         with urlopen(Request(f"http://127.0.0.1:{server.port}{path}", headers=headers), timeout=5) as answer:
@@ -90,30 +72,26 @@ def ask(server: AnyServer, path: str, **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_a_process_that_works_is_alive_and_ready(server: AnyServer) -> None:
-    for path in ("/healthz", "/readyz", "/readyz?verbose"):
-        code, body = ask(server, path)
-        assert code == 200
-        assert json.loads(body)["leading"] == 2
-
-
-def test_one_that_cannot_do_its_work_is_alive_but_not_ready(server: AnyServer, kept: Kept) -> None:
-    kept.status = replace(WELL, ready=False, problem="Redis is away")
-    assert ask(server, "/healthz")[0] == 200
-    code, body = ask(server, "/readyz")
-    assert code == 503
-    assert json.loads(body)["problem"] == "Redis is away"
-
-
-def test_one_that_is_stuck_is_not_alive(server: AnyServer, kept: Kept) -> None:
-    kept.status = replace(WELL, alive=False, ready=False)
-    assert ask(server, "/healthz")[0] == 503
-
-
-def test_anything_else_is_not_here(server: AnyServer) -> None:
-    assert ask(server, "/metrics")[0] == 404, "nobody gave any"
-    if isinstance(server, HealthServer):
-        assert ask(server, "/")[0] == 404
+@pytest.mark.parametrize(
+    ("status", "alive", "ready"),
+    [
+        (WELL, 200, 200),
+        (replace(WELL, ready=False, problem="Redis is away"), 200, 503),
+        (replace(WELL, alive=False, ready=False), 503, 503),
+    ],
+    ids=["it works", "it cannot work", "it is stuck"],
+)
+def test_whether_it_lives_and_can_work_is_told(kind: Kind, status: Status, alive: int, ready: int) -> None:
+    with kind.serving(lambda: status) as server, socket.create_connection(("127.0.0.1", server.port)):
+        # A client that connects and says nothing keeps nobody waiting.
+        assert ask(server, "/healthz")[0] == alive
+        for path in ("/readyz", "/readyz?verbose"):
+            code, body = ask(server, path)
+            assert code == ready
+            assert (json.loads(body)["leading"], json.loads(body).get("problem", "")) == (2, status.problem)
+        assert ask(server, "/metrics")[0] == 404, "nobody gave any"
+        if isinstance(server, HealthServer):
+            assert ask(server, "/")[0] == 404
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -123,55 +101,45 @@ def told(accept: str) -> tuple[str, bytes]:
     return "text/plain; version=0.0.4", f"# {accept}\n".encode()
 
 
-def test_metrics_are_told_to_this_machine_in_the_format_that_it_accepts(kind: Kind) -> None:
-    with kind.serving(metrics=told) as server:
-        assert ask(server, "/metrics", Accept="text/plain") == (200, "# text/plain\n")
-        assert ask(server, "/metrics?name=all", Accept="x")[0] == 200
-        assert ask(server, "/healthz")[0] == 200
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - none is listened on
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+CLOSED = {"PARTQ_UI_TOKEN": TOKEN}
+NAMED = {**CLOSED, "PARTQ_UI_HOSTS": "coordinator.prod"}
 
 
 @pytest.mark.conformance("OBS-03")
-def test_a_name_that_is_not_this_machines_gets_no_metrics_and_its_health(kind: Kind) -> None:
-    """A page in a browser here that was led to this port."""
-    with kind.serving(metrics=told) as server:
-        code, body = ask(server, "/metrics", Host="evil.example")
-        assert (code, "ask localhost or 127.0.0.1" in body) == (403, True)
-        assert ask(server, "/readyz", Host="evil.example")[0] == 200
-
-
-@pytest.mark.conformance("OBS-03")
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - none is listened on
-def test_where_there_is_a_token_it_is_needed_for_metrics_and_not_for_health(kind: Kind, host: str) -> None:
-    with kind.serving(metrics=told, reached=host, PARTQ_UI_TOKEN=TOKEN) as server:
-        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
-            code, body = ask(server, "/metrics", **given)
-            assert (code, "PARTQ_UI_TOKEN" in body) == (401, True)
-        assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
-        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
-
-
-@pytest.mark.conformance("OBS-03")
-def test_where_other_machines_reach_it_and_there_is_no_token_nobody_gets_metrics(kind: Kind) -> None:
-    with kind.serving(metrics=told, reached="0.0.0.0") as server:  # noqa: S104 - none is listened on
-        code, body = ask(server, "/metrics")
-        assert (code, "set PARTQ_UI_TOKEN" in body) == (403, True)
-        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
-
-
-def test_prometheus_may_ask_by_address_or_by_a_name_that_was_given(kind: Kind) -> None:
-    everywhere = "0.0.0.0"  # noqa: S104 - none is listened on
-    with kind.serving(
-        metrics=told, reached=everywhere, PARTQ_UI_TOKEN=TOKEN, PARTQ_UI_HOSTS="coordinator.prod"
-    ) as server:
-        for host, code in (("10.0.0.7:8095", 200), ("coordinator.prod:8095", 200), ("evil.example", 403)):
-            assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}", Host=host)[0] == code
-
-
-def test_a_token_that_no_header_could_carry_is_refused() -> None:
-    with pytest.raises(Invalid, match="PARTQ_UI_TOKEN is not allowed as it is"):
-        access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": "two words"})
-    with pytest.raises(Invalid, match="PARTQ_UI_TOKEN has fewer than 16 characters and could be guessed"):
-        access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": "short"})
+@pytest.mark.parametrize(
+    ("reached", "environ", "headers", "code", "words"),
+    [
+        # This machine, in the format that it accepts.
+        ("127.0.0.1", {}, {"Accept": "text/plain"}, 200, "# text/plain\n"),
+        # A page in a browser here that was led to this port.
+        ("127.0.0.1", {}, {"Host": "evil.example"}, 403, "ask localhost or 127.0.0.1"),
+        # Where there is a token it is needed.
+        *(
+            (reached, CLOSED, headers, 401, "PARTQ_UI_TOKEN")
+            for reached in ("127.0.0.1", EVERYWHERE)
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN})
+        ),
+        ("127.0.0.1", CLOSED, BEARER, 200, ""),
+        (EVERYWHERE, CLOSED, BEARER, 200, ""),
+        # Where other machines reach it and there is no token nobody gets metrics.
+        (EVERYWHERE, {}, {}, 403, "set PARTQ_UI_TOKEN"),
+        # Prometheus may ask by address or by a name that was given.
+        (EVERYWHERE, NAMED, {**BEARER, "Host": "10.0.0.7:8095"}, 200, ""),
+        (EVERYWHERE, NAMED, {**BEARER, "Host": "coordinator.prod:8095"}, 200, ""),
+        (EVERYWHERE, NAMED, {**BEARER, "Host": "evil.example"}, 403, ""),
+    ],
+)
+def test_who_gets_metrics(
+    kind: Kind, reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
+) -> None:
+    """Health is everybody's."""
+    with kind.serving(metrics=told, reached=reached, **environ) as server:
+        found, body = ask(server, "/metrics?name=all", **headers)
+        assert (found, words in body) == (code, True)
+        host = {"Host": headers["Host"]} if "Host" in headers else {}
+        assert ask(server, "/healthz", **host)[0] == ask(server, "/readyz", **host)[0] == 200
 
 
 def test_a_mistake_in_metrics_takes_no_health_away(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,15 +153,13 @@ def test_a_mistake_in_metrics_takes_no_health_away(kind: Kind, caplog: pytest.Lo
     assert "a mistake" in caplog.text
 
 
-# --- clients that ask badly -------------------------------------------------------------------------------------------
-
-
-def test_a_client_that_connects_and_says_nothing_keeps_nobody_waiting(server: AnyServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)):
-        assert ask(server, "/healthz")[0] == 200
-
-
-def test_a_port_that_is_taken_is_named_with_what_to_do(kind: Kind) -> None:
+def test_what_cannot_be_served_is_named(kind: Kind) -> None:
+    for token, words in (
+        ("two words", "not allowed as it is"),
+        ("short", "fewer than 16 characters and could be guessed"),
+    ):
+        with pytest.raises(Invalid, match=f"PARTQ_UI_TOKEN .*{words}"):
+            access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": token})
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -201,9 +167,6 @@ def test_a_port_that_is_taken_is_named_with_what_to_do(kind: Kind) -> None:
         refused = pytest.raises(Invalid, match=rf"health\.port = {port} .* choose another port, or 0 for none")
         with refused, kind.serving(port=port):
             pass
-
-
-def test_an_address_that_is_not_ours_is_named(kind: Kind) -> None:
     with pytest.raises(Invalid, match=r"192\.0\.2\.1 cannot be used"), kind.serving(host="192.0.2.1"):
         pass
 
@@ -211,22 +174,21 @@ def test_an_address_that_is_not_ours_is_named(kind: Kind) -> None:
 # --- the page beside them ---------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_beside_health() -> None:
-    with Kind(page=True).serving() as server:
-        assert isinstance(server, PageServer)
-        assert "partq queue create NAME" in ask(server, "/")[1]
-        assert ask(server, "/", Host="evil.example")[0] == 421
-
-
-def test_with_a_token_the_page_asks_for_it_and_health_does_not() -> None:
-    with Kind(page=True).serving(PARTQ_UI_TOKEN=TOKEN) as server:
-        code, body = ask(server, "/")
-        assert (code, "The page needs a token" in body) == (401, True)
-        assert ask(server, "/", Authorization=f"Bearer {TOKEN}")[0] == 200
+@pytest.mark.parametrize(
+    ("reached", "environ", "headers", "code", "words"),
+    [
+        ("127.0.0.1", {}, {}, 200, "partq queue create NAME"),
+        ("127.0.0.1", {}, {"Host": "evil.example"}, 421, ""),
+        ("127.0.0.1", CLOSED, {}, 401, "The page needs a token"),
+        ("127.0.0.1", CLOSED, BEARER, 200, ""),
+        (EVERYWHERE, {}, {}, 404, ""),  # other machines reach it and there is no token: no page
+    ],
+)
+def test_who_gets_the_page(
+    reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
+) -> None:
+    with Kind(page=True).serving(reached=reached, **environ) as server:
+        found, body = ask(server, "/", **headers)
+        assert (found, words in body) == (code, True)
+        assert isinstance(server, PageServer) == (code != 404)
         assert ask(server, "/healthz")[0] == 200
-
-
-def test_where_other_machines_reach_it_and_there_is_no_token_there_is_no_page() -> None:
-    with Kind(page=True).serving(reached="0.0.0.0") as server:  # noqa: S104 - none is listened on
-        assert isinstance(server, HealthServer)
-        assert ask(server, "/")[0] == 404

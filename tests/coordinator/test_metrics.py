@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +17,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from coordinator import metrics
-from coordinator.handoffs import PAUSE, Handoffs, Outcome
-from coordinator.health import Status
-from coordinator.logs import silent
+from coordinator.handoffs import Handoffs, Outcome
+from coordinator.health import Status, access_beside_health, metrics_for
+from coordinator.logs import LibraryLines, LineLog, silent
 from coordinator.metrics import (
     METRICS,
     CallFigures,
@@ -176,13 +180,6 @@ def test_a_group_without_a_handoff_so_far_has_no_histogram_of_them() -> None:
     assert value(quiet, "partq_group_handoffs_total", group="billing", outcome="lost") == 0, "a counter begins at 0"
 
 
-def test_names_of_users_are_escaped() -> None:
-    """Names of queues and groups are plain, that of a coordinator is anything."""
-    name = 'host"\\\n{}'
-    families = parsed(replace(FULL, name=name))
-    assert values(families, "partq_coordinator_info", version="1", namespace="default") == {(("name", name),): 1}
-
-
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
@@ -272,17 +269,58 @@ def test_it_is_told_in_the_format_that_is_asked_for() -> None:
 
 
 def test_without_its_package_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    from coordinator.health import access_beside_health, metrics_for
-
     access = access_beside_health("127.0.0.1", {})
     answer = metrics_for(Exposition(lambda: samples(FULL)), access, {"host": "localhost"})
     assert answer.status == 501
     assert answer.body == b"metrics need the package prometheus_client: install it with `pip install partq[metrics]`\n"
 
 
-def test_handoffs_fit_their_metric() -> None:
-    handoffs = Handoffs()
-    assert len(handoffs.pause().counts) == len(PAUSE.bounds) + 1
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_for_people_and_machines_and_none_steers_a_terminal() -> None:
+    stream = io.StringIO()
+    log = LineLog(stream, wall_s=lambda: 0.25)
+    log("info", "pause", group="a/b/c", partition=3, to="f", wait_s=1.5, forced=True, none=None, reason='it "moved"\n')
+    assert stream.getvalue() == (
+        "time=1970-01-01T00:00:00.250Z level=info event=pause group=a/b/c partition=3 to=f wait_s=1.5 forced=true "
+        'reason="it \\"moved\\"\\n"\n'
+    )
+    stream = io.StringIO()
+    LineLog(stream, form="json", wall_s=lambda: 0.0)(
+        "warning", "fence_failed", partition=3, reason="two\nlines", none=None
+    )
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "warning",
+        "event": "fence_failed",
+        "partition": 3,
+        "reason": "two\nlines",
+    }
+    for value in ("\x1b[31mred", "\x9b31m", "a\u202eb", "two words\x1b]0;title\x07"):
+        for form in ("text", "json"):
+            stream = io.StringIO()
+            LineLog(stream, form=form)("info", "event", flow=value)
+            assert stream.getvalue().rstrip("\n").isprintable()
+
+
+def test_what_is_below_the_level_is_left_out_and_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
+    stream = io.StringIO()
+    log = LineLog(stream, level="warning")
+    log("info", "assign")
+    log("error", "group_failed")
+    assert stream.getvalue().count("\n") == 1
+    stream.close()
+    log("error", "group_failed")
+
+
+def test_lines_of_libraries_come_in_the_same_form() -> None:
+    stream = io.StringIO()
+    logger = logging.getLogger("tests.coordinator.logs")
+    logger.propagate = False
+    logger.addHandler(LibraryLines(LineLog(stream, form="json")))
+    logger.warning("the store %s is tried again", "file:///x")
+    found = json.loads(stream.getvalue())
+    assert (found["event"], found["message"]) == ("library", "the store file:///x is tried again")
