@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.error import HTTPError
@@ -41,13 +41,13 @@ class Kind:
         host: str = "127.0.0.1",
         port: int | None = None,
         reached: str = "127.0.0.1",
-        **environ: str,
+        environ: Mapping[str, str] | None = None,
     ) -> Iterator[AnyServer]:
         """A server on `host`, which counts as one that is reached under the address `reached`."""
         given = {"health.host": host, "health.port": str(free_port() if port is None else port)}
         where = {"store.url": "file:///nothing/here", "store.ownership": "store"}
         settings = load_settings(None, {}, {**where, **given})
-        access = access_beside_health(reached, environ)
+        access = access_beside_health(reached, environ or {})
         answers = Answers(status, metrics=metrics, access=access)
         made: AnyServer = (
             serve(settings, answers, Timeline(), access)
@@ -135,7 +135,7 @@ def test_who_gets_metrics(
     kind: Kind, reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
 ) -> None:
     """Health is everybody's."""
-    with kind.serving(metrics=told, reached=reached, **environ) as server:
+    with kind.serving(metrics=told, reached=reached, environ=environ) as server:
         found, body = ask(server, "/metrics?name=all", **headers)
         assert (found, words in body) == (code, True)
         host = {"Host": headers["Host"]} if "Host" in headers else {}
@@ -154,10 +154,8 @@ def test_a_mistake_in_metrics_takes_no_health_away(kind: Kind, caplog: pytest.Lo
 
 
 def test_what_cannot_be_served_is_named(kind: Kind) -> None:
-    for token, words in (
-        ("two words", "not allowed as it is"),
-        ("short", "fewer than 16 characters and could be guessed"),
-    ):
+    wrong = {"two words": "not allowed as it is", "short": "fewer than 16 characters and could be guessed"}
+    for token, words in wrong.items():
         with pytest.raises(Invalid, match=f"PARTQ_UI_TOKEN .*{words}"):
             access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": token})
     with socket.socket() as listener:
@@ -187,7 +185,7 @@ def test_what_cannot_be_served_is_named(kind: Kind) -> None:
 def test_who_gets_the_page(
     reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
 ) -> None:
-    with Kind(page=True).serving(reached=reached, **environ) as server:
+    with Kind(page=True).serving(reached=reached, environ=environ) as server:
         found, body = ask(server, "/", **headers)
         assert (found, words in body) == (code, True)
         assert isinstance(server, PageServer) == (code != 404)

@@ -100,22 +100,13 @@ def test_the_command_line_counts_more_than_the_environment_and_that_more_than_th
     assert load_settings(path, {**environ, "PARTQ_STORE": ""}).store == "file:///from/file", "empty is not set"
 
 
-def test_blanks_around_a_text_do_not_count(tmp_path: Path) -> None:
+def test_what_is_not_given_follows_from_what_is(tmp_path: Path) -> None:
     settings = load("[store]\nurl = ' file:///from/file '\n[leader]\nname = ' pod '\n", tmp_path)
-    assert (settings.store, settings.name) == ("file:///from/file", "pod")
-
-
-def test_without_a_store_it_is_the_one_in_the_home_directory() -> None:
+    assert (settings.store, settings.name) == ("file:///from/file", "pod"), "blanks around a text do not count"
     assert load().store == "file:///home/someone/.partq"
-
-
-def test_heads_are_looked_at_more_often_on_a_disk() -> None:
-    assert load().heads_look_s == 1.0
+    assert load().heads_look_s == 1.0, "more often on a disk"
     assert load(PARTQ_STORE="azure://container/x").heads_look_s == 5.0
     assert load(PARTQ_COORDINATOR_HEADS_S="2.5").heads_look_s == 2.5
-
-
-def test_housekeeping_can_be_switched_off_by_a_variable() -> None:
     assert load().housekeeping is True
     assert load(PARTQ_COORDINATOR_HOUSEKEEPING="False").housekeeping is False
 
@@ -183,24 +174,18 @@ def test_a_variable_is_named_where_it_is_wrong(name: str, value: str, words: lis
         assert word in message, message
 
 
-def test_a_coordinator_without_ownership_is_told_what_it_is_for() -> None:
-    with pytest.raises(Invalid, match="leaves nothing to coordinate: give redis://host:port/db"):
-        load_settings(None, {"HOME": "/home/someone"})
-
-
-@pytest.mark.parametrize("key", ["ownership", "url"])
-def test_a_secret_in_an_address_is_refused_and_not_repeated(key: str, tmp_path: Path) -> None:
-    message = refusal(f"[store]\n{key} = 'redis://me:hunter2@host:6379/0'\n", tmp_path, PARTQ_OWNERSHIP="")
-    assert f"store.{key}" in message
-    assert "hunter2" not in message
-
-
-def test_an_address_of_another_type_is_not_repeated_either(tmp_path: Path) -> None:
+def test_a_secret_in_an_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    for key in ("ownership", "url"):
+        message = refusal(f"[store]\n{key} = 'redis://me:hunter2@host:6379/0'\n", tmp_path, PARTQ_OWNERSHIP="")
+        assert f"store.{key}" in message
+        assert "hunter2" not in message
     message = refusal("[store]\nownership = ['redis://me:hunter2@host:6379/0']\n", tmp_path)
     assert "store.ownership = … is not allowed: give text" in message
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="leaves nothing to coordinate: give redis://host:port/db"):
+        load_settings(None, {"HOME": "/home/someone"})
     with pytest.raises(Invalid, match=r"absent\.toml is not there"):
         load_settings(tmp_path / "absent.toml", ENV)
     with pytest.raises(Invalid, match="cannot be read"):
