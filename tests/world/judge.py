@@ -14,6 +14,7 @@ from typing import Final
 from tests.support import judge as rules
 from tests.support.judge import Position, Violation, demand, forbid
 from tests.world.batches import Batches
+from tests.world.bounds import Bounds
 from tests.world.coordination import Coordination
 from tests.world.facts import (
     Acknowledged,
@@ -75,7 +76,7 @@ class Judge:
         kept: Collection[str] | None = None,
         grouped: Collection[str] | None = None,
     ) -> None:
-        self.within_us = round(within_s * 1e6)
+        self.bounds = Bounds(round(within_s * 1e6))
         self.most = most
         self.coordination: dict[str, Coordination] = defaultdict(
             lambda: Coordination(session_timeout_s, round(slack_s * 1e6), keeps=kept == grouped)
@@ -87,8 +88,7 @@ class Judge:
         self.durable: dict[str, Durable] = {}
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
-        self.had_accident = self.has_changed = self.may_have_more = False
-        self.longest_us = 0
+        self.had_accident = self.may_have_more = False
 
     def take(self, fact: Fact) -> None:
         """A fact, in their order. Raises `Violation`."""
@@ -114,8 +114,8 @@ class Judge:
                 self.may_have_more |= fact.what in FORGETS or fact.what == "rewind"
                 self.befell_us.append(fact.at_us)
                 self.had_accident |= fact.is_accident
-                self.has_changed |= fact.what == "alter"
         self._beside(fact)
+        self.bounds.take(fact)
 
     def _beside(self, fact: Fact) -> None:
         if isinstance(fact, Writing | Wrote | Resolved):
@@ -229,7 +229,7 @@ class Judge:
                 self._acknowledged(name, group, log)
             if queue == source:
                 self._ordered(name, group, log)
-            self._waited(name, group, log)
+            self.bounds.complete(name, log)
 
     def _acknowledged(self, name: str, group: _Group, log: Iterable[Place]) -> None:
         ends: dict[int, int] = {}
@@ -276,24 +276,6 @@ class Judge:
                         until_us = group.handled_us.get(earlier, 0)
                     in_time = 0 < until_us <= group.first_us[later]
                     demand(in_time, name, "was given", later, "of key", key, "before", earlier, "was acknowledged")
-
-    def _waited(self, name: str, group: _Group, log: Mapping[Place, Lying]) -> None:
-        """Each message was given within the bound, from when it could be: it was there, the one before it was given,
-        and nothing befell anybody any more. Once the partition count was changed, also: all that was published earlier
-        is acknowledged, because it may have to wait for that.
-        """
-        earlier_us = 0
-        for place in sorted(log, key=lambda place: (log[place].at_us, place)):
-            partition, offset = place
-            given_us = group.first_us[place]
-            since_us = max(log[place].at_us, group.first_us.get((partition, offset - 1), 0))
-            since_us = max(since_us, self.befell_us[bisect_right(self.befell_us, given_us) - 1])
-            if self.has_changed:
-                since_us = max(since_us, min(earlier_us, given_us))
-                earlier_us = max(earlier_us, _acknowledged_us(group.checkpoints[partition], offset))
-            self.longest_us = max(self.longest_us, given_us - since_us)
-            waited = f"{(given_us - since_us) / 1e6:.1f} s from {since_us / 1e6:.1f} s on"
-            demand(given_us - since_us <= self.within_us, f"{name}: {partition}/{offset} waited {waited}")
 
 
 def _acknowledged_us(history: Iterable[Checkpointed], offset: int) -> int:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from tests.support.histories import histories_of
 from tests.world.__main__ import shrunk, simulate
-from tests.world.facts import Acknowledged, Befell, Checkpointed, Durable, Fact, Given, Handled, Lying, Row, Sent
+from tests.world.facts import (
+    Acknowledged,
+    Beaten,
+    Befell,
+    Checkpointed,
+    Decided,
+    Durable,
+    Fact,
+    Given,
+    Handled,
+    Led,
+    Lying,
+    Part,
+    Row,
+    Sent,
+)
 from tests.world.guards import without
 from tests.world.judge import Judge, Place, Violation
 from tests.world.plan import HABITS, KINDS, Event, Plan, seeds_of
@@ -115,7 +130,7 @@ def owned(*, epoch: int = 1, flow: str = "a", offset: int = 0, at: int = 20) -> 
     return Checkpointed(at, "g", 0, epoch, flow, f"{flow}1", offset, 0)
 
 
-BROKEN: Final[dict[str, tuple[Fact, ...]]] = {
+BROKEN: dict[str, tuple[Fact, ...]] = {
     "twice and not marked": (*BEFORE, ACCIDENT, batch(FIRST), batch(FIRST, at=30)),
     "marked, and nothing had happened": (*BEFORE, batch(MARKED)),
     "skipped": (*BEFORE, batch(SECOND)),
@@ -129,6 +144,39 @@ BROKEN: Final[dict[str, tuple[Fact, ...]]] = {
     "acknowledged by a fence": (*BEFORE, Handled(11, "g", "a", (FIRST,)), owned(epoch=2, flow="b", offset=1)),
     "it does not count": (*BEFORE, batch(FIRST), Acknowledged(12, "g", "a", (FIRST,), frozenset({0}))),
 }
+
+
+# --- who leads, who is given up, what moves ---------------------------------------------------------------------------
+
+ONE, TWO = ("a", "a1"), ("b", "b1")
+
+
+def beaten(at: int, *, is_bound: bool = True) -> Beaten:
+    return Beaten(at, "g", "a/1", *ONE, is_bound)
+
+
+def decided(at: int, *, by: str = "c/1", bound: Collection[tuple[str, str]] = (ONE, TWO), **part: Any) -> Decided:
+    fields = {"epoch": 1, "phase": "owned", "owner": ONE, "left_s": 0.0, "may_have_more": False, **part}
+    return Decided(at, "g", by, frozenset(bound), {0: Part(**fields)})
+
+
+LED: Final = (Led(1, "g", "c/1", "t1"), Led(2, "g", "d/1", "t2"))
+PAUSED: Final = (*SENT, beaten(2), OWNED, batch(FIRST), decided(20), decided(30, phase="paused", left_s=3.0))
+BROKEN |= {
+    "the next leader has written": (*LED, decided(3, by="d/1"), decided(4, by="c/1")),
+    "an epoch went back": (*LED, decided(3, epoch=2), decided(4)),
+    "was given up, and silent for": (beaten(1), decided(2), beaten(4_000_000), decided(6_000_000, bound=(TWO,))),
+    "moves before its time": (*PAUSED, decided(1_000_000, phase="fencing")),
+    "given after its lease": (*SENT, beaten(2), OWNED, batch(FIRST, at=6_000_000)),
+    "marked, and never given": (*BEFORE, ACCIDENT, owned(epoch=2, flow="b", at=30)._replace(redelivered_below=11)),
+}
+
+
+def test_the_judge_lets_pass_what_coordinators_may_do() -> None:
+    judge = Judge(within_s=10.0)
+    acknowledged = (Handled(31, "g", "a", (FIRST,)), owned(offset=1, at=32))
+    for fact in (*LED, *PAUSED, *acknowledged, decided(33, phase="fencing"), decided(9_000_000, bound=(TWO,))):
+        judge.take(fact)
 
 
 @pytest.mark.parametrize("says", BROKEN)
@@ -176,12 +224,31 @@ def test_the_judge_notices_in_the_end() -> None:
     with pytest.raises(Violation, match="has acknowledged 0 up to 0 of 2"):
         judged(DONE[:-1])
     slow: Given = batch(FIRST, SECOND, at=20_000_000)
-    with pytest.raises(Violation, match="waited 20"):
+    with pytest.raises(Violation, match="waited for 20"):
         judged([*BEFORE, Durable(3, "k:0", 0, 0), slow, Handled(20_000_001, "g", "a", slow.rows), owned(offset=2)])
     other = {(0, 0): Lying("k", "k:0", 3), (1, 0): Lying("k", "k:1", 3)}
     moved = Row(1, 0, "k", "k:1", False)
     both = Handled(11, "g", "a", (FIRST, moved))
     owners = (OWNED, OWNED._replace(partition=1))
     ends = (owned(offset=1), owned(offset=1)._replace(partition=1))
-    with pytest.raises(Violation, match="was handled"):
+    with pytest.raises(Violation, match=r"before .* was acknowledged"):
         judged([*SENT, *owners, batch(FIRST, moved), both, *ends], other)
+
+
+def test_the_judge_refuses_that_a_partition_waits_for_minutes_after_a_resize() -> None:
+    """As in a run of real processes with resizes, in which every single step was quick enough: 511 s."""
+    told, log = list[Fact]([OWNED, OWNED._replace(partition=1), Befell(10, "alter", "", False)]), dict[Place, Lying]()
+    for number in range(12):
+        at, row = 1_000_000 + 45_000_000 * number, Row(0, number, "k", f"k:{number}", False)
+        log[0, number] = Lying(row.key, row.value, 20 + number)
+        told += [Sent(5, "p", "k", number, row.value), batch(row, at=at), Handled(at + 1, "g", "a", (row,))]
+        told.append(owned(offset=number + 1, at=at + 2))
+    last = Row(1, 0, "m", "m:0", False)
+    log[1, 0] = Lying("m", "m:0", 40)
+    told += [Sent(5, "p", "m", 0, "m:0"), batch(last, at=511_000_000), Handled(511_000_001, "g", "a", (last,))]
+    told.append(owned(offset=1, at=511_000_002)._replace(partition=1))
+    judge = Judge(within_s=50.0, session_timeout_s=1000.0)
+    for fact in told:
+        judge.take(fact)
+    with pytest.raises(Violation, match="waited in all for"):
+        judge.complete({"q": log}, {"g": "q"}, source="q")
