@@ -196,13 +196,13 @@ def test_the_page_is_served_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         (port,) = re.findall(rb"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
-        with urlopen(f"http://127.0.0.1:{int(port)}/", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{int(port)}/", timeout=WAIT_S) as answer:
             assert "There is no queue" in answer.read().decode()
         # An answer that has no end by itself.
-        with urlopen(f"http://127.0.0.1:{int(port)}/events", timeout=20) as watching:
+        with urlopen(f"http://127.0.0.1:{int(port)}/events", timeout=WAIT_S) as watching:
             assert watching.readline().startswith(b"data: ")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(WAIT_S) == 0
         assert process.stderr.read() == b""
 
 

@@ -50,7 +50,7 @@ def test_the_json_is_the_interfaces(handoff: Group, monkeypatch: pytest.MonkeyPa
     }
     assert paused["status"] == "Paused"
     assert (paused["handoff"]["to"], paused["handoff"]["waiting_for"]) == ("billing-2", 2)
-    assert 50 < paused["handoff"]["remaining_s"] <= 60
+    assert 30 < paused["handoff"]["remaining_s"] <= 60
     one, two = found["flows"]
     assert (one["flow"], one["partitions"], one["active"], one["note"]) == (
         *("billing-1", [0, 1], True),
