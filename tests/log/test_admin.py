@@ -166,15 +166,6 @@ def test_a_head_that_nobody_could_read_is_not_written(world: World, value: Any) 
 # --- listing and deleting ---------------------------------------------------------------------------------------------
 
 
-def test_queues_are_listed_by_name(world: World) -> None:
-    for name in ("b", "a", "a-b"):
-        world.create(name=name)
-    admin.delete_queue(world.handle("b"))
-    world.store.create("default/foreign/_segments/x", b"no queue")
-    assert sorted(admin.list_queues(world.store, "Default").readable) == ["a", "a-b"]
-    assert admin.list_queues(world.store, "other") == admin.NamespaceQueues(readable={}, problems={})
-
-
 def test_a_deleted_queue_leaves_nothing(world: World) -> None:
     queue, other = world.create(), world.create(name="orders-2")
     for number in range(5):
@@ -186,14 +177,6 @@ def test_a_deleted_queue_leaves_nothing(world: World) -> None:
     assert len(read_flat(other)) == 5
     with pytest.raises(Invalid, match="does not exist"):
         admin.delete_queue(world.handle())
-
-
-def test_a_queue_is_deleted_although_others_publish(world: World) -> None:
-    queue = world.create()
-    hooked = Hooked(world.store)
-    hooked.before = once("remove", HEAD, lambda: send(queue, values(1)))
-    admin.delete_queue(world.handle(store=hooked))
-    assert list(world.store.list("")) == []
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -283,14 +266,6 @@ def test_a_group_begins_where_the_first_to_create_it_said(world: World) -> None:
     assert made == Group(since_sequence=2, start=(0, 3))
     assert admin.create_group(world.handle(), "billing", (9, 9)) == made
     assert dict(head_of(world.store).groups) == {"billing": made}
-
-
-def test_two_who_create_a_group_at_once_agree(world: World) -> None:
-    world.create(2)
-    hooked = Hooked(world.store)
-    first: list[Group] = []
-    hooked.before = once("swap", HEAD, lambda: first.append(admin.create_group(world.handle(), "billing", (1, 1))))
-    assert admin.create_group(world.handle(store=hooked), "billing", (2, 2)) == first[0]
 
 
 def test_a_group_needs_one_offset_for_every_partition(world: World) -> None:

@@ -140,22 +140,6 @@ def test_retention_goes_on_behind_false_times(world: World, publishes: int) -> N
     assert kept_after(world, queue, DAY_US) == []
 
 
-@pytest.mark.parametrize("retention_s", [None, 24 * 3600])
-def test_false_times_are_compacted_with_the_others(world: World, retention_s: float | None) -> None:
-    queue = led_away(world, QueueConfig(retention_s=retention_s), 20)
-    for number in range(30):
-        world.clock.now_us += 60_000_000
-        send(queue, values(number))
-    before = messages(queue)
-    world.clock.now_us += HOUR_US
-    while compact(queue) is not None:
-        pass
-    assert messages(world.handle()) == before
-    assert len(list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))) < 20, "of 56"
-    if retention_s:
-        assert kept_after(world, queue, 2 * DAY_US) == []
-
-
 @pytest.mark.parametrize("publishes", [1, 2, 3])
 def test_what_was_read_is_not_taken_for_lost_where_a_time_was_false(world: World, publishes: int) -> None:
     """Also by a query that lags so far that the head names only chunks of what it has read, and after compaction."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from partq_spark.base.errors import Corrupt
 from partq_spark.log import admin, codec, compaction, housekeeping, publish_times, runs, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import ChunkRef, QueueConfig, add, at
@@ -23,8 +24,9 @@ from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
-from tests.log.queues import HOUR_US, World, everything, send, values
+from tests.log.queues import HOUR_US, World, everything, head_of, send, staged, values
 from tests.support.properties import examples
+from tests.support.way import Hooked
 
 
 @pytest.fixture(autouse=True)
@@ -294,3 +296,72 @@ def test_segments_and_slices_have_a_bound(world: World, bound: dict[str, int], s
     assert max(piece.rows for entry in entries for piece in entry.slices) <= bound.get("slice_messages", 1000)
     assert (steps[0].segments, steps[0].slices) == (segments, slices)
     assert messages(queue) == before
+
+
+# --- while others are at work -----------------------------------------------------------------------------------------
+
+
+STILL_S = 4.5  # leaves the head's own entries alone: a step is one swap then
+
+
+# --- while others are at work -----------------------------------------------------------------------------------------
+
+
+def test_a_damaged_slice_is_named_and_nothing_is_swapped(world: World) -> None:
+    queue = filled(world)
+    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
+    name = queue.segment_folder + first.segments[0]
+    data = bytearray(world.store.read(name))
+    data[first.slices[0].start + 20] ^= 1
+    world.store.delete(name)
+    world.store.create(name, bytes(data))
+    sequence = queue.head.sequence
+    with pytest.raises(Corrupt, match=first.segments[0]):
+        compact(queue, min_age_s=STILL_S)
+    assert queue.refresh().sequence == sequence
+
+
+def test_a_slice_that_is_gone_is_named_although_the_head_goes_on_changing(world: World) -> None:
+    queue = filled(world)
+    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
+    gone = queue.segment_folder + first.segments[0]
+    world.store.delete(gone)
+    hooked = Hooked(world.store)
+
+    def busy(_: str, name: str) -> None:
+        if name == gone:
+            send(world.handle(), values(1))
+
+    hooked.before = busy
+    with pytest.raises(Corrupt, match=first.segments[0]):
+        compact(world.handle(store=hooked), min_age_s=STILL_S)
+    assert len([name for _, name in hooked.calls if name == gone]) == 2
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_handle_that_grew_old_while_others_were_compacted_publishes_after_its_conflict(world: World) -> None:
+    """What was compacted is older than its own swap, so that the conflict can be nobody's but theirs."""
+    filled(world, partitions=1)
+    hooked = Hooked(world.store)
+    handle = world.handle(store=hooked)
+    stage = stage_of(handle.refresh())
+    segments = staged(handle, stage, values(99))
+    for number in range(60):
+        send(world.handle(), values(number))
+    world.clock.now_us += SECOND_US
+    all_steps(world.handle())
+    assert head_of(world.store).trimmed_sequence > stage.sequence
+    hooked.calls.clear()
+    assert publish(handle, stage, segments).conflicts == 1
+    assert [message.value for message in messages(world.handle())].count(b"99") == 1
+    assert len([name for kind, name in hooked.calls if kind == "read"]) <= 3, "not all that came meanwhile is read"
+
+
+def test_by_default_running_publishes_are_left_alone(world: World) -> None:
+    queue = filled(world)
+    assert compact(queue) is None
+    world.clock.now_us += 300 * SECOND_US
+    assert compact(queue) is not None
+    assert compaction.MIN_AGE_S > 2 * 120

@@ -18,7 +18,6 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.versions import schema_from
@@ -322,21 +321,6 @@ def test_keys_and_values_go_to_no_typed_queue_and_rows_to_no_untyped_one(world: 
     send(plain, [("a", b"1")])
 
 
-@pytest.mark.conformance("TYP-06")
-def test_a_topic_reaches_queues_whose_columns_stand_in_another_order(world: World) -> None:
-    """Each has them in its own order, and its own key."""
-    one = topic_queue(world, "one", "eu/>", schema="id INT, name STRING", key="id")
-    two = topic_queue(world, "two", "eu/*", schema="name STRING, id INT", key="name")
-    plan = plan_of(world, "eu/de")
-    given = table("id INT, name STRING", (1, "a"), (2, "b"))
-    plan.check(given.schema)
-    published(world, [fan_out(world, plan, given)])
-    assert by_id(typed.read_flat(one)) == by_id(typed.read_flat(two)) == given.to_pylist()
-    assert [*typed.read_flat(two)[0]] == ["name", "id"]
-    for partition, mine in typed.read(two).items():
-        assert {partition_of(row["name"].encode(), 2) for row in mine} == {partition}
-
-
 def test_each_row_goes_where_its_topic_says_and_only_queues_that_get_some_must_be_alike(world: World) -> None:
     named = topic_queue(world, "named", schema="id INT, name STRING")
     eu = topic_queue(world, "eu", "eu/>", schema="name STRING, id INT", key="name")
@@ -358,23 +342,3 @@ def test_each_row_goes_where_its_topic_says_and_only_queues_that_get_some_must_b
     assert eu.refresh().sequence == before
     published(world, tasks[1:])
     assert [row["zip"] for row in typed.read_flat(us)] == [None] * 6
-
-
-def test_a_batch_that_no_queue_takes_is_refused_before_it_is_staged(world: World) -> None:
-    topic_queue(world, "eu", "eu/>", schema="id INT")
-    topic_queue(world, "plain", "us/>", schema=None)
-    plan = plan_of(world)
-    plan.check(schema_from("id TINYINT"))
-    plan.check(None)
-    with pytest.raises(Invalid, match=r"queue 'eu' cannot take these rows: column 'b' .INT. is none of the queue's"):
-        plan.check(schema_from("id INT, b INT"))
-
-
-def test_a_bad_row_is_named_by_its_number_wherever_it_goes(world: World) -> None:
-    topic_queue(world, "eu", "eu/>", schema="id STRING, n INT NOT NULL")
-    plan = plan_of(world)
-    given = table("id STRING, n INT", ("a", 1), ("x" * 256, 1), ("b", None))
-    with pytest.raises(Invalid, match="row 2, column 'n': null"):
-        fan_out(world, plan, given, ["eu/a", "no", "eu/a"])
-    with pytest.raises(Invalid, match="the key of row 1 has 256 bytes"):
-        fan_out(world, plan, given.slice(0, 2), ["no", "eu/a"])

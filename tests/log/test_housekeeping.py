@@ -7,24 +7,12 @@ import random
 import pytest
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.log import admin, housekeeping, names
+from partq_spark.log import admin, housekeeping
 from partq_spark.log.housekeeping import collect, trim
-from partq_spark.log.publish import Outdated, PublishIdentity, publish
+from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from tests.log.queues import (
-    GRACE_US,
-    HOUR_US,
-    World,
-    head_of,
-    objects,
-    read,
-    read_flat,
-    rounds,
-    send,
-    staged,
-    values,
-)
+from tests.log.queues import GRACE_US, HOUR_US, World, head_of, objects, read, read_flat, rounds, send, staged, values
 
 
 @pytest.fixture
@@ -87,24 +75,6 @@ def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: Wor
     assert read_flat(queue) == [b"1"]
 
 
-def test_what_was_staged_long_ago_is_refused_before_its_blobs_may_go(world: World) -> None:
-    queue = world.create(1)
-    sleeper = world.handle()
-    stage = stage_of(sleeper.refresh())
-    segments = staged(sleeper, stage, values(99))
-    send(queue, values(1))
-    while segments[0].name in {name.rsplit("/", 1)[-1] for name in objects(world)}:
-        collect(queue)
-        world.clock.now_us += GRACE_US // 3
-        if queue.refresh().floor.sequence > stage.sequence:
-            # From now on it cannot be published any more, also by one that has seen nothing of all this.
-            with pytest.raises(Outdated, match="collection has passed"):
-                publish(sleeper, stage, segments)
-    assert world.clock.pauses <= 1, "after its first look, which was old: the refusal is final"
-    assert queue.head.floor.sequence > stage.sequence
-    assert read_flat(queue) == [b"1"]
-
-
 def test_a_publisher_that_is_slower_than_a_collection_but_not_than_a_grace_succeeds(world: World) -> None:
     queue = world.create(1)
     rounds(world, 3, queue)
@@ -132,21 +102,6 @@ def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) ->
         old = [sequence for time_us, sequence in in_force if time_us <= world.clock.now_us - GRACE_US]
         assert floor <= max(old, default=0)
     assert queue.head.floor.sequence > 50
-
-
-@pytest.mark.usefixtures("small")
-def test_after_everything_was_trimmed_everything_goes(world: World) -> None:
-    queue = world.create(2)
-    for number in range(40):
-        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
-    before = objects(world)
-    assert {name.rsplit("/", 1)[-1][:5] for name in before} >= {"chunk", "page-"}
-    trim(queue, queue.refresh().next)
-    rounds(world, 4, queue)
-    left = objects(world)
-    assert {names.staged_at(name) for name in left} >= {names.staged_at(page.name) for page in queue.head.writer_pages}
-    assert len(left) == len(queue.head.writer_pages)  # what the head names, and nothing more
-    assert send(world.handle(), values(0), PublishIdentity(writer="writer 0", batch=1)).duplicate
 
 
 @pytest.mark.usefixtures("small")
@@ -183,16 +138,6 @@ def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> 
 
 
 # --- readers with an old view -----------------------------------------------------------------------------------------
-
-
-def test_a_first_collection_long_after_a_trim_marks_before_it_deletes(world: World) -> None:
-    queue = world.create(1)
-    send(queue, values(1))
-    trim(queue, (1,))
-    world.clock.now_us += 100 * GRACE_US
-    done = rounds(world, 4, queue)
-    assert [each.deleted for each in done] == [0, 0, 1, 0]
-    assert [each.marked for each in done] == [0, 1, 0, 0]
 
 
 def test_a_blob_that_is_named_again_after_it_was_marked_stays(world: World) -> None:

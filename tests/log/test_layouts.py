@@ -205,23 +205,6 @@ def grown(head: Head, rows: Mapping[int, int]) -> Head:
     return replace(head, next=tuple(end + rows.get(p, 0) for p, end in enumerate(head.next)))
 
 
-def test_twice_as_many_partitions_wait_each_for_the_one_it_came_from() -> None:
-    head = resized(grown(empty_head(4), {0: 5, 1: 5, 2: 5, 3: 5}), 8)
-    waits = layouts.waits(head, {0: 5, 1: 2}, dict(enumerate(head.next)))
-    assert waits == {
-        5: LayoutWait(until=0, waits_for={1: 5}),
-        6: LayoutWait(until=0, waits_for={2: 5}),
-        7: LayoutWait(until=0, waits_for={3: 5}),
-    }
-    assert layouts.head_scale_status(head, {}) == "ScalingUp"
-
-
-def test_a_removed_partition_that_is_delivered_to_its_end_waits_for_nothing() -> None:
-    head = resized(grown(resized(grown(empty_head(1), {0: 2}), 3), {1: 2, 2: 2}), 2)
-    assert layouts.waits(head, {}, {1: 2, 2: 2}).keys() == {1}
-    assert layouts.waits(head, {}, {1: 2, 2: 1}).keys() == {1, 2}
-
-
 def test_a_partition_counts_under_each_divisor_and_with_its_greatest_end_where_both_do() -> None:
     head = resized(grown(resized(grown(empty_head(9), {7: 2, 4: 1}), 8), {7: 3}), 6)
     assert {p: wait.waits_for for p, wait in layouts.waits(head, {}, dict(enumerate(head.next))).items()} == {

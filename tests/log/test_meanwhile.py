@@ -18,7 +18,7 @@ from partq_spark.log import admin, fanout, housekeeping, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.fanout import StagedFor
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, PublishIdentity
+from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import publish_tasks
@@ -98,6 +98,9 @@ class Story:
     def lose(self) -> None:
         raise Unavailable("lost (test)")
 
+    def refuse(self) -> None:
+        raise Conflict("the condition is not met (test): something in between has sent a swap again that came through")
+
     def crash(self) -> None:
         raise KeyboardInterrupt
 
@@ -145,6 +148,8 @@ MEANWHILE: Final[dict[str, tuple[Callable[[Story], None], ...]]] = {
     "the queue is made again": (Story.create_again,),
     "the process ends": (Story.crash,),
     "the call is lost": (Story.lose,),
+    "all is compacted and a long time passes": (Story.publish_much, Story.compact, Story.sleep),
+    "others publish and a conflict is the answer": (Story.publish_much, Story.refuse),
     "others publish and the call is lost": (Story.publish_much, Story.lose),
     "all is trimmed and the call is lost": (Story.trim, Story.lose),
     "all is compacted and the call is lost": (Story.publish_much, Story.compact, Story.lose),
@@ -157,6 +162,10 @@ def allowed(what: str) -> tuple[type[BaseException], ...]:
     found: list[type[BaseException]] = []
     if "deleted" in what or "again" in what:
         found += [Invalid, Conflict]
+    if "compacted" in what:
+        found += [Unsettled]  # whether it was among what was compacted nobody can tell
+    if "conflict" in what:
+        found += [Conflict]
     if "long time" in what:
         found += [Outdated]
     if "trimmed" in what:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import admin, housekeeping, restaging
@@ -25,7 +23,6 @@ from partq_spark.log.segment_columns import WITH_HEADERS
 from partq_spark.log.staged import Staged, stage_of
 from tests.log import typed
 from tests.log.queues import Row, World, floor, head_of, once, publish_staged, read, read_flat, send, staged
-from tests.support.properties import examples
 from tests.support.way import Hooked
 
 HEAD = "_head.json"
@@ -270,12 +267,6 @@ def test_tasks_of_one_former_version_are_published_as_they_are(world: World) -> 
     assert entry.segments == tuple(task.segment.name for task in tasks), "nothing was written anew"
 
 
-# --- whatever the count was -------------------------------------------------------------------------------------------
-
-
-FEW_KEYS = [f"key{number}" for number in range(24)]
-
-
 # --- altering ---------------------------------------------------------------------------------------------------------
 
 
@@ -307,65 +298,6 @@ def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_
         publish_staged(late, stage, segments, seed="a")
     assert made
     assert read_flat(world.handle()) == []
-
-
-# --- publishers meanwhile ---------------------------------------------------------------------------------------------
-
-
-actions = st.lists(
-    st.one_of(
-        st.tuples(st.just("resize"), st.integers(1, 9)),
-        st.tuples(st.just("stage"), st.integers(0, 2)),
-        st.tuples(st.just("publish"), st.integers(0, 2)),
-        st.tuples(st.just("again"), st.integers(0, 2)),
-    ),
-    max_size=30,
-)
-
-
-@pytest.mark.conformance("RES-01")
-@examples(60)
-@given(begin=st.integers(1, 6), history=actions)
-def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_keys(
-    begin: int, history: list[tuple[str, int]]
-) -> None:
-    """Three writers, each with real segments in hand, of which the next to publish was staged at any time before."""
-    world = World()
-    world.create(begin)
-    queues = [world.handle() for _ in range(3)]
-    batches = [0, 0, 0]
-    in_hand: dict[int, tuple[Any, Any]] = {}
-    last: dict[int, tuple[Any, Any, PublishIdentity]] = {}
-    published: list[bytes] = []
-    for action, number in history:
-        writer = number % 3
-        if action == "resize":
-            admin.alter_queue(world.handle(), partitions=number)
-        elif action == "stage":
-            stage = stage_of(queues[writer].refresh())
-            mine = [(key, f"{writer}/{batches[writer]}/{key}".encode()) for key in FEW_KEYS]
-            in_hand[writer] = stage, staged(queues[writer], stage, mine)
-        elif action == "publish" and writer in in_hand:
-            identity = PublishIdentity(writer=f"writer-{writer}", batch=batches[writer])
-            stage, segments = in_hand.pop(writer)
-            assert not publish_staged(queues[writer], stage, segments, identity, seed="a").duplicate
-            published += [f"{writer}/{batches[writer]}/{key}".encode() for key in FEW_KEYS]
-            last[writer] = stage, segments, identity
-            batches[writer] += 1
-        elif action == "again" and writer in last:
-            assert publish_staged(world.handle(), *last[writer], seed="a").duplicate
-    queue = world.handle()
-    assert sorted(read_flat(queue)) == sorted(published)
-    found, head = read(queue), queue.head
-    order = {value: place for place, value in enumerate(published)}
-    for partition, values in found.items():
-        for key in FEW_KEYS:
-            places = [order[value] for value in values if value.endswith(b"/" + key.encode())]
-            assert places == sorted(places), f"{key} in partition {partition}"
-    for entry in head.entries:
-        layout = next(each for each in head.layouts if each.generation == entry.generation)
-        assert all(piece.partition < layout.partitions for piece in entry.slices)
-        assert all(piece.offset >= layout.begin[piece.partition] for piece in entry.slices)
 
 
 # --- groups meanwhile -------------------------------------------------------------------------------------------------

@@ -7,19 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Invalid, Unavailable
-from partq_spark.log import housekeeping, tree
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import trim
 from partq_spark.log.model import Head
 from partq_spark.log.publish import NumberUsed, PublishIdentity, Unsettled, publish
-from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import stage_of
 from partq_spark.objects.api import ObjectStore
 from tests.log.queues import (
     Row,
     World,
-    everything,
     floor,
     head_of,
     once,
@@ -28,7 +25,6 @@ from tests.log.queues import (
     send,
     staged,
     through,
-    unread,
     values,
 )
 from tests.objects.conftest import azure_store
@@ -123,77 +119,6 @@ def test_a_single_writer_publishes_with_one_request(world: World) -> None:
     for number, segments in enumerate(batches):
         publish(queue, stage, segments, PublishIdentity(writer="query", batch=number))
     assert [kind for kind, _ in hooked.calls] == ["swap"] * 3
-
-
-# --- lost requests and answers ----------------------------------------------------------------------------------------
-
-
-def conflicting() -> None:
-    raise Conflict("the condition is not met (test): something in between has sent a swap again that came through")
-
-
-@pytest.mark.conformance("DIS-09")
-@pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("others", [0, 1, 200])
-@pytest.mark.parametrize("answer", [unavailable, conflicting])
-def test_a_swap_that_came_through_publishes_once_whatever_its_answer(
-    world: World, identity: PublishIdentity | None, others: int, answer: Callable[[], object]
-) -> None:
-    world.create(2)
-    hooked = Hooked(world.store)
-    queue, other = world.handle(store=hooked), world.handle()
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(10, 11))
-
-    def crowd_then_lose() -> None:
-        for number in range(others):  # 200 push our entry out of the head into a chunk
-            at = stage_of(other.refresh())
-            publish(other, at, [unread({0: 1}, f"{number}.arrow")])
-        answer()
-
-    hooked.after = once("swap", HEAD, crowd_then_lose)
-    done = publish(queue, stage, segments, identity)
-    assert (done.duplicate, done.rows, done.sequence) == (False, 2, 2)
-    assert len([name for kind, name in hooked.calls if kind == "read"]) <= 1, "of all chunks the one that has it"
-    head = queue.refresh()
-    entries = list(tree.walk(tree.view(head, everything(head)), queue.load_chunk))
-    assert [entry.sequence for entry in entries if entry.segments == (segments[0].name,)] == [2]
-    assert len(entries) == 1 + others
-    assert (len(head.tree) > 0) == (others == 200)
-    assert done.time_us == entries[0].time_us
-
-
-def lost_answer_then_trim(
-    world: World, identity: PublishIdentity | None, answer: Callable[[], object] = unavailable
-) -> tuple[QueueLog, Callable[[], object]]:
-    """A publish whose answer is lost, and whose messages are trimmed before it can look."""
-    world.create(1)
-    hooked = Hooked(world.store)
-    queue = world.handle(store=hooked)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(10))
-
-    def trim_then_lose() -> None:
-        housekeeping.trim(world.handle(), head_of(world.store).next)
-        answer()
-
-    hooked.after = once("swap", HEAD, trim_then_lose)
-    return queue, lambda: publish(queue, stage, segments, identity)
-
-
-@pytest.mark.parametrize("answer", [unavailable, conflicting])
-def test_an_outcome_that_can_no_longer_be_told_is_said_to_be_so(world: World, answer: Callable[[], object]) -> None:
-    queue, go = lost_answer_then_trim(world, None, answer)
-    with pytest.raises(Unsettled, match="publish id"):
-        go()
-    assert queue.refresh().next == (1,)  # it was published, and is not published again
-
-
-@pytest.mark.conformance("DIS-09")
-def test_with_an_identity_the_outcome_can_still_be_told(world: World) -> None:
-    queue, go = lost_answer_then_trim(world, PublishIdentity(writer="query", batch=1))
-    go()
-    assert queue.refresh().next == (1,)
 
 
 # --- all at once ------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
-from partq_spark.log import admin, tree
+from partq_spark.base.errors import Corrupt, ObjectMissing
+from partq_spark.log import tree
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
@@ -345,13 +345,3 @@ def test_a_chunk_that_is_damaged_or_gone_is_never_skipped(world: World, fail: bo
         flip(world, name, 100)
     with pytest.raises(Corrupt, match=rf"{queue.head.tree[0].name} is {'not there' if gone else 'damaged'}"):
         list(reader_of(queue, fail=fail).pieces())
-
-
-@pytest.mark.parametrize("again", [True, False])
-def test_a_view_of_another_queue_of_the_name_is_refused(world: World, again: bool) -> None:
-    found = reader_of(filled(world, 3), fail=False)
-    admin.delete_queue(world.handle())
-    if again:
-        filled(world, 5)
-    with pytest.raises(Invalid, match="deleted and created again" if again else "has been deleted"):
-        list(found.pieces())
