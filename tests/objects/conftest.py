@@ -72,6 +72,11 @@ def azure_store(
     return AzureStore(url, access, page_size=PAGE_SIZE, **settings)
 
 
+def local_store(folder: Path) -> LocalStore:
+    """One that waits only a little for a lock."""
+    return LocalStore(str(folder), lock_wait_s=0.3)
+
+
 @pytest.fixture(params=_SHARED_STORES)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store that several processes can open, empty; credentials are in the environment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -9,8 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
-from partq_spark.objects import ObjectStore
+from partq_spark.objects import Document, ObjectStore
 from partq_spark.objects.api import Clocked
+from tests.objects import processes
 from tests.objects.conftest import LARGE, SMALL, write
 
 # --- immutable objects ------------------------------------------------------------------------------------------------
@@ -283,3 +285,15 @@ def test_the_ends_of_what_may_be_asked_for(store: ObjectStore) -> None:
         store.create(name, b"y")
     assert store.url in repr(store)
     assert store.look_interval_s > 0
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_processes_that_swap_one_counter_lose_no_update(shared_url: str, shared_store: ObjectStore) -> None:
+    processes.run_together(processes.increment, [(shared_url, "q/_head.json", 25)] * 4)
+    found = shared_store.load("q/_head.json")
+    assert isinstance(found, Document)
+    assert json.loads(found.body) == {"value": 100}
+    assert [info.name for info in shared_store.list("")] == ["q/_head.json"]

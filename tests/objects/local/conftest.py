@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.objects.local import LocalStore
-from partq_spark.objects.local_folders import LOCK_NAME
+from tests.objects.conftest import local_store
 
 
 @pytest.fixture
@@ -17,11 +16,10 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> LocalStore:
-    """A store that waits only a little for a lock."""
-    return LocalStore(str(root), lock_wait_s=0.3)
+def store(root: Path) -> object:
+    return local_store(root)
 
 
 def files(root: Path) -> list[str]:
     """The names of all files below a folder, hidden ones too; not the locks, which stay."""
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != LOCK_NAME)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != ".lock")

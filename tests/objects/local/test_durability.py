@@ -111,25 +111,6 @@ def test_a_write_back_that_failed_early_is_not_taken_for_success(root: Path, mon
     assert files(root) == []
 
 
-def test_long_objects_are_written_back_while_they_grow(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore(str(root), sync_every_bytes=1_000_000)
-    synced: list[int] = []
-    fdatasync = os.fdatasync
-
-    def noted(fd: int) -> None:
-        synced.append(os.fstat(fd).st_size)
-        fdatasync(fd)
-
-    monkeypatch.setattr(os, "fdatasync", noted)
-    with store.writer("object") as writer:
-        for _ in range(8):
-            writer.write(b"x" * 500_000)
-            time.sleep(0.01)  # a task that computes
-    assert synced
-    assert min(synced) < 4_000_000
-    assert len(store.read("object")) == 4_000_000
-
-
 # ---- a folder whose sync fails: what was done there counts for nothing until another sync of it succeeds
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,17 +125,3 @@ def test_an_object_is_not_also_a_folder(store: LocalStore) -> None:
     with pytest.raises(Conflict):
         store.create("q", b"z")
     assert store.load("q") is None
-
-
-def test_a_store_that_was_removed_is_made_again(store: LocalStore, root: Path) -> None:
-    store.create("q/a", b"x")
-    shutil.rmtree(root)
-    store.create("q/a", b"y")
-    assert bytes(store.read("q/a")) == b"y"
-
-
-def test_ages_are_measured_from_the_last_write(store: LocalStore, root: Path) -> None:
-    store.create("a", b"x")
-    os.utime(root / "a", (0, time.time() - 1000))
-    (info,) = store.list("a")
-    assert 999 < info.age_s < 1060

@@ -18,6 +18,7 @@ from partq_spark.objects.local import LocalStore
 
 NOBODY = 65534
 
+
 FOREIGN = ("Copy of a", "größe", "lost+found", "a~", "#a#", "x" * 201)
 
 
@@ -97,18 +98,6 @@ def test_a_folder_that_may_not_be_entered_stops_no_sweep(
     finally:
         for folder in ("lost+found", "private"):
             (open_folder / "store" / folder).chmod(0o700)
-
-
-def test_a_file_that_may_not_be_removed_stops_no_sweep(open_folder: Path, unprivileged: None) -> None:
-    store = LocalStore(str(open_folder / "store"))
-    for name in ("a/x", "z/x"):
-        store.create(name, b"x")
-        (open_folder / "store" / name).with_name(".tmp-left").write_bytes(b"of a writer that died")
-    (open_folder / "store/a").chmod(0o500)
-    try:
-        assert store.sweep_temporary(0) == 1
-    finally:
-        (open_folder / "store/a").chmod(0o700)
 
 
 # ---- what is no regular file

@@ -60,17 +60,6 @@ def stopped(pid: int) -> bool:
     return False
 
 
-@pytest.mark.crash
-def test_a_lock_dies_with_its_holder(store: LocalStore) -> None:
-    etag = store.swap("q/doc", b'{"by":"me"}', expected=None)
-    process = processes.start(processes.freeze_inside_the_lock, store.url, "q/doc")
-    assert process.pid is not None
-    assert stopped(process.pid)
-    process.kill()
-    process.join(10)
-    store.swap("q/doc", b'{"by":"me again"}', expected=etag)
-
-
 def test_who_only_reads_stops_no_writer(store: LocalStore, root: Path) -> None:
     etag = store.swap("q/doc", b'{"by":"me"}', expected=None)
     store.create("q/object", b"x")
