@@ -15,7 +15,7 @@ from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import Origin, QueueConfig
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
@@ -153,17 +153,6 @@ def test_what_was_read_is_not_taken_for_lost_where_a_time_was_false(world: World
     world.clock.now_us += HOUR_US
     while compact(queue) is not None:
         assert not any(tree.has_publish(queue.head, origin, queue.load_chunk) is False for origin in read)
-
-
-def test_writers_are_remembered_in_the_order_in_which_they_came(world: World) -> None:
-    queue = led_away(world)
-    send(wrong(blind(world)), values(99), PublishIdentity(writer="ahead", batch=1))
-    for number in range(12):
-        world.clock.now_us += 60_000_000
-        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
-        assert f"writer {number}" in queue.head.writers
-    for number, writer in (*((number, f"writer {number}") for number in range(12)), (99, "ahead")):
-        assert send(world.handle(), values(number), PublishIdentity(writer=writer, batch=1)).duplicate, writer
 
 
 def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_year(world: World) -> None:

@@ -24,7 +24,7 @@ from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
-from tests.log.queues import HOUR_US, World, everything, head_of, send, staged, values
+from tests.log.queues import HOUR_US, World, everything, send, values
 from tests.support.properties import examples
 from tests.support.way import Hooked
 
@@ -189,16 +189,6 @@ def test_a_message_is_written_anew_a_logarithmic_number_of_times(world: World) -
     assert leaf_slices(queue.head) < 40
 
 
-def test_a_deep_tree_is_compacted_step_by_step(world: World) -> None:
-    queue = filled(world, publishes=120)
-    before = messages(queue)
-    assert max(ref.level for ref in queue.head.tree) >= 2
-    steps = all_steps(queue, most_slices=12)
-    assert len(steps) > 3
-    assert max(step.slices_before for step in steps) <= 12
-    assert messages(queue) == before
-
-
 def send_with(queue: QueueLog, number: int, *, headers: bool) -> None:
     stage = stage_of(queue.refresh())
     with Stager(queue.store, stage, seed=str(number), headers=headers) as stager:
@@ -339,24 +329,6 @@ def test_a_slice_that_is_gone_is_named_although_the_head_goes_on_changing(world:
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_handle_that_grew_old_while_others_were_compacted_publishes_after_its_conflict(world: World) -> None:
-    """What was compacted is older than its own swap, so that the conflict can be nobody's but theirs."""
-    filled(world, partitions=1)
-    hooked = Hooked(world.store)
-    handle = world.handle(store=hooked)
-    stage = stage_of(handle.refresh())
-    segments = staged(handle, stage, values(99))
-    for number in range(60):
-        send(world.handle(), values(number))
-    world.clock.now_us += SECOND_US
-    all_steps(world.handle())
-    assert head_of(world.store).trimmed_sequence > stage.sequence
-    hooked.calls.clear()
-    assert publish(handle, stage, segments).conflicts == 1
-    assert [message.value for message in messages(world.handle())].count(b"99") == 1
-    assert len([name for kind, name in hooked.calls if kind == "read"]) <= 3, "not all that came meanwhile is read"
 
 
 def test_by_default_running_publishes_are_left_alone(world: World) -> None:

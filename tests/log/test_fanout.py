@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations, fanout
-from partq_spark.log.admin import create_queue
 from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
@@ -22,13 +21,11 @@ from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.versions import schema_from
 from partq_spark.log.segment_columns import HEADERS
-from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
+from partq_spark.log.subscriptions import Namespace, subscribe
 from partq_spark.log.topics import matches
-from partq_spark.objects import open_store
 from tests.log import typed
-from tests.log.queues import World, batch_of, read, read_flat, send, values
+from tests.log.queues import World, batch_of, read, read_flat, send
 from tests.support.properties import examples
-from tests.support.servers import Azurite
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
@@ -137,19 +134,6 @@ def check(queue: QueueLog, messages: Sequence[Message]) -> None:
         assert sum(bool(set(theirs) & set(mine)) for mine in found.values()) == 1
 
 
-def test_all_messages_may_have_one_topic(world: World) -> None:
-    make(world, archive=[">"], eu=["*/eu"], us=["*/us"])
-    queues = list(Namespace(world.store, "default").queues())
-    decided = destinations.plan_topic("default", queues, "orders/eu")
-    assert [(each.stage.queue, each.subscriptions) for each in decided.destinations] == [("archive", ()), ("eu", ())]
-    with Fan(world.store, decided, seed="test") as fan:
-        fan.add(batch_of(values(1, 2)), pa.array(["orders/us", None]))  # the column does not count
-        staged, missed = fan.finish()
-    publish(world, [staged])
-    assert contents(world) == {"archive": [b"1", b"2"], "eu": [b"1", b"2"], "us": []}
-    assert missed.messages == 0
-
-
 def test_a_named_queue_must_exist(world: World) -> None:
     make(world, eu=[">"])
     nowhere = world.handle("nowhere")
@@ -218,34 +202,6 @@ def test_the_memory_of_a_task_is_shared_by_its_queues(world: World) -> None:
 
     assert pieces() == [1]
     assert pieces(least_run_bytes=1) == [4]
-
-
-@pytest.mark.azurite
-def test_on_azure_too(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the heads of a namespace are read side by side."""
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
-    store = open_store(azurite.fresh_url(), retry_timeout_s=10)
-    try:
-        for number in range(20):
-            subscribe(create_queue(store, "default", f"q{number:02}", 2), *([">"] if number % 2 else ["a/*"]))
-        namespace = Namespace(store, "default")
-        assert [queue.name for queue in namespace.queues()] == [f"q{number:02}" for number in range(20)]
-        unsubscribe(QueueLog(store, "default", "q00"), "a/*")
-        decided = destinations.plan_topics("default", namespace.queues())
-        assert len(decided.destinations) == 19
-        with Fan(store, decided, seed="test") as fan:
-            fan.add(batch_of(values(1, 2)), pa.array(["a/1", "b"]))
-            staged, _ = fan.finish()
-        for duplicate in (False, True):
-            outcomes = fanout.publish_all(
-                lambda name: QueueLog(store, "default", name), [staged], IDENTITY, seed="test"
-            )
-            assert {done.duplicate for _, done in outcomes if done} == {duplicate}
-        assert read_flat(QueueLog(store, "default", "q00")) == []
-        for number in range(1, 20):
-            assert read_flat(QueueLog(store, "default", f"q{number:02}")) == [b"1", b"2"][: 1 + number % 2]
-    finally:
-        store.close()
 
 
 # --- rows of typed queues ---------------------------------------------------------------------------------------------

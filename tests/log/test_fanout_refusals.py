@@ -18,7 +18,7 @@ from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
-from partq_spark.log.subscriptions import subscribe, unsubscribe
+from partq_spark.log.subscriptions import subscribe
 from tests.log.queues import World, floor, head_of, once
 from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
 from tests.support.way import Hooked
@@ -81,14 +81,6 @@ def test_a_named_queue_that_was_deleted_is_noticed_before_any_other_has_the_batc
     assert contents(world) == {"first": []}
 
 
-def test_a_store_that_is_away_for_a_moment_while_the_heads_are_looked_at_is_waited_for(world: World) -> None:
-    staged, _ = stage(world, plan(world), BATCH)
-    hooked = Hooked(world.store)
-    hooked.before = once("load", "second/_head.json", unavailable)
-    publish(world, staged, None, through(world, hooked))
-    assert contents(world) == {"first": [b"1"], "second": [b"1", b"2"]}
-
-
 # --- between two queues -----------------------------------------------------------------------------------------------
 
 
@@ -124,34 +116,6 @@ def test_with_an_identity_the_error_says_that_repeating_completes_it_and_so_it_i
     assert contents(world) == {"first": [b"1"], "second": [b"1", b"2"]}
 
 
-def test_a_queue_that_becomes_full_meanwhile_keeps_its_kind_of_error(world: World) -> None:
-    staged, _ = stage(world, plan(world), BATCH)
-    hooked = Hooked(world.store)
-
-    def full() -> None:
-        publish(world, stage(world, plan(world), [Message("b", b"0")])[0], None)
-        alter_queue(world.handle("second"), quota_bytes=1)
-
-    hooked.after = once("swap", "first/_head.json", full)
-    with pytest.raises(Full, match=r"'second' .* is full: .*had been published to 'first' \(sequence \d+\) before"):
-        publish(world, staged, None, through(world, hooked))
-
-
-def test_where_the_first_queue_fails_nothing_is_said_of_others(world: World) -> None:
-    staged, _ = stage(world, plan(world), BATCH)
-    hooked = Hooked(world.store)
-
-    def hook(kind: str, name: str) -> None:
-        if kind == "swap":
-            unavailable()
-
-    hooked.before = hook
-    with pytest.raises(Unavailable) as stopped:
-        publish(world, staged, None, through(world, hooked))
-    assert str(stopped.value) == "the store is away (test)"
-    assert contents(world) == NOTHING
-
-
 # --- cut off, repeated ------------------------------------------------------------------------------------------------
 
 
@@ -176,18 +140,6 @@ def repeat(world: World, identity: PublishIdentity | None) -> list[QueueOutcome]
     """As Spark does: planned and staged anew."""
     staged, _ = stage(world, plan(world), THREE)
     return publish(world, staged, identity)
-
-
-def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left_keeps_what_it_has(
-    world: World,
-) -> None:
-    cut_off_between_two_queues(world, IDENTITY)
-    subscribe(world.create(1, "third"), "b")
-    unsubscribe(world.handle("first"), "a/*")
-    subscribe(world.handle("first"), "a/2")
-    unsubscribe(world.handle("second"), ">")
-    repeat(world, IDENTITY)
-    assert contents(world) == {"first": [b"1", b"2"], "second": [], "third": [b"3"]}
 
 
 @pytest.mark.conformance("DIS-10")

@@ -9,7 +9,7 @@ import pytest
 from partq_spark.base.errors import Corrupt
 from partq_spark.log import admin, housekeeping
 from partq_spark.log.housekeeping import collect, trim
-from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import GRACE_US, HOUR_US, World, head_of, objects, read, read_flat, rounds, send, staged, values
@@ -73,20 +73,6 @@ def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: Wor
     assert done.deleted_bytes > 100
     assert len(objects(world)) == 1
     assert read_flat(queue) == [b"1"]
-
-
-def test_a_publisher_that_is_slower_than_a_collection_but_not_than_a_grace_succeeds(world: World) -> None:
-    queue = world.create(1)
-    rounds(world, 3, queue)
-    sleeper = world.handle()
-    stage = stage_of(sleeper.refresh())
-    segments = staged(sleeper, stage, values(99))
-    for _ in range(23):  # hourly collection, and others go on
-        world.clock.now_us += HOUR_US
-        send(queue, values(1))
-        collect(queue)
-    publish(sleeper, stage, segments)
-    assert read_flat(queue) == [b"1"] * 23 + [b"99"]
 
 
 def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) -> None:

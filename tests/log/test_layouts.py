@@ -215,17 +215,6 @@ def test_a_partition_counts_under_each_divisor_and_with_its_greatest_end_where_b
     }
 
 
-def test_a_removed_partition_stays_until_it_is_delivered_and_goes_on_when_it_comes_back() -> None:
-    head = resized(grown(empty_head(3), {2: 4}), 2)
-    assert layouts.partitions_for(head, {2: 3}) == (0, 1, 2)
-    assert layouts.partitions_for(head, {2: 4}) == (0, 1)
-    assert layouts.leaving(head) == {2: 4}
-    assert layouts.head_scale_status(head, {}) == "ScalingDown"
-    back = resized(head, 3)
-    assert back.layout.begin == (0, 0, 4)
-    assert back.layout.generation == 2
-
-
 def test_the_same_count_again_after_one_that_was_never_used_makes_nothing_wait() -> None:
     head = resized(resized(grown(empty_head(4), {0: 1, 3: 1}), 8), 4)
     assert [layout.partitions for layout in head.layouts] == [4, 4]
@@ -261,11 +250,3 @@ def test_too_many_counts_with_messages_are_refused_with_what_to_trim() -> None:
     assert "--before-offsets '{\"0\": 1}'" in str(refused.value)
     trimmed = replace(head, earliest=(1, 0))
     assert len(resized(trimmed, 3).layouts) == layouts.MOST_LAYOUTS
-
-
-def test_a_layout_without_messages_never_counts() -> None:
-    head = empty_head(1)
-    for number in range(100):
-        head = resized(head, number % 7 + 1)
-    assert len(head.layouts) == 1
-    assert head.layout.generation == 99

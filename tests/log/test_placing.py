@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -15,7 +15,7 @@ from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import admin, housekeeping, restaging
 from partq_spark.log.model import group_start
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish
+from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import Stager
@@ -117,59 +117,7 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
     assert sum(map(len, read(world.handle()).values())) == 120
 
 
-# --- once -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_that_had_landed_is_not_placed_again(world: World) -> None:
-    queue = world.create(4)
-    identity = PublishIdentity(writer="query-1", batch=5)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, rows_of(1))
-    publish(queue, stage, segments, identity)
-    admin.alter_queue(world.handle(), partitions=8)
-    hooked = Hooked(world.store)
-    done = publish_staged(world.handle(store=hooked), stage, segments, identity, seed="a")
-    assert done.duplicate
-    assert done.per_partition == {}
-    assert not [call for call in hooked.calls if call[0] in ("read", "write", "swap")], "nothing was staged again"
-
-
-# --- tasks that staged on both sides of a change ----------------------------------------------------------------------
-
-
-def mixed(world: World, queue: QueueLog, change: Callable[[], object]) -> list[Staged]:
-    """A task before and one after `change`."""
-    first = stage_of(queue.refresh())
-    before = [Staged(first, segment) for segment in staged(queue, first, rows_of(1), seed="a/0")]
-    change()
-    second = stage_of(world.handle().refresh())
-    return before + [Staged(second, segment) for segment in staged(queue, second, rows_of(2), seed="a/1")]
-
-
-def test_tasks_staged_for_different_counts_are_published_together(world: World) -> None:
-    queue = world.create(4)
-    tasks = mixed(world, queue, lambda: admin.alter_queue(world.handle(), partitions=6))
-    done = publish_tasks(queue, tasks, PublishIdentity(writer="query-1", batch=1), seed="a")
-    assert done.rows == 240
-    assert per_key(queue) == {key: [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)] for key in KEYS}
-    assert queue.head.entries[-1].segments[1] == tasks[1].segment.name, "what fits the present layout is taken as it is"
-    again = publish_tasks(world.handle(), tasks, PublishIdentity(writer="query-1", batch=1), seed="a")
-    assert again.duplicate
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None:
-    queue = world.create(4)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, rows_of(1))
-    admin.alter_queue(world.handle(), partitions=8)
-    world.handle().change(lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1))
-    with pytest.raises(Outdated, match="collection has passed") as raised:
-        publish_staged(queue, stage, segments, seed="a")
-    assert not isinstance(raised.value, Repartitioned)
-    send(queue, rows_of(1))
 
 
 @pytest.mark.parametrize("passed", [True, False])

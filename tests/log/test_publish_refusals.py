@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.base.errors import Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import Head, QueueConfig, WriterPage
@@ -15,18 +15,7 @@ from partq_spark.log.publish import Full, Outdated, PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from tests.log.queues import (
-    HOUR_US,
-    World,
-    everything,
-    floor,
-    once,
-    read_flat,
-    send,
-    staged,
-    through,
-    values,
-)
+from tests.log.queues import HOUR_US, World, everything, floor, read_flat, send, staged, through, values
 from tests.support.way import Hooked
 
 IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]
@@ -180,11 +169,6 @@ def test_a_batch_that_was_published_before_is_a_repetition_also_when_the_queue_i
         send(queue, values(2), PublishIdentity(writer="me", batch=2))
 
 
-def test_a_batch_without_messages_is_taken(world: World) -> None:
-    queue = full(world)
-    assert publish(queue, stage_of(queue.refresh()), [], PublishIdentity(writer="me", batch=2)).rows == 0
-
-
 @pytest.mark.parametrize("remedy", ["trim", "raise", "no quota"])
 def test_after_a_remedy_a_handle_that_knew_it_full_publishes(world: World, remedy: str) -> None:
     queue = full(world)
@@ -199,30 +183,6 @@ def test_after_a_remedy_a_handle_that_knew_it_full_publishes(world: World, remed
         admin.alter_queue(other, quota_bytes=10**6 if remedy == "raise" else None)
     publish(queue, stage, segments)
     assert read_flat(queue)[-1] == b"2"
-
-
-def test_a_queue_that_fills_up_meanwhile_refuses_at_the_swap(world: World) -> None:
-    queue = world.create(1, config=QueueConfig(quota_bytes=1))
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", "_head.json", lambda: send(world.handle(), values(1)))
-    with pytest.raises(Full):
-        send(world.handle(store=hooked), values(2))
-    assert read_flat(queue) == [b"1"]
-
-
-@pytest.mark.parametrize("identity", [None, ME])
-def test_a_publish_whose_answer_is_lost_and_that_filled_the_queue_is_settled(
-    world: World, identity: PublishIdentity | None
-) -> None:
-    queue = world.create(1, config=QueueConfig(quota_bytes=1))
-
-    def lose() -> None:
-        raise Unavailable("the answer was lost (test)")
-
-    hooked = Hooked(world.store)
-    hooked.after = once("swap", "_head.json", lose)
-    assert send(world.handle(store=hooked), values(1), identity).rows == 1
-    assert read_flat(queue) == [b"1"]
 
 
 def test_stored_bytes_are_known_from_the_head_alone(world: World) -> None:

@@ -174,25 +174,6 @@ def rename_chunk(world: World, queue: QueueLog, name: str) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("done_to", [20, 21, 59])
-def test_a_partition_that_is_read_to_its_end_stays_so_when_the_rest_is_planned_again(
-    world: World, done_to: int
-) -> None:
-    queue = two_partitions(world, 60)
-    assert max(ref.level for ref in queue.head.tree) > 1
-    pieces = reader_of(queue, wanted={0: (0, done_to), 1: (0, 60)}).pieces()
-    found: dict[int, list[int]] = {0: [], 1: []}
-    moved = False
-    for piece in pieces:
-        found[piece.partition] += [int(value) for value in piece.batch.column("value").to_pylist()]
-        if not moved and len(found[0]) == done_to:
-            moved = True
-            for ref in queue.head.tree:
-                rename_chunk(world, queue, ref.name)
-    assert found == {0: list(range(done_to)), 1: list(range(60))}
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("trimmed_to", [30, 36, 45, 50])
 def test_a_partition_that_is_read_to_its_end_does_not_hinder_the_rest_after_a_loss(
     world: World, trimmed_to: int

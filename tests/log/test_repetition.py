@@ -25,7 +25,6 @@ from tests.log import typed
 from tests.log.histories import all_steps
 from tests.log.queues import HOUR_US, Row, World, batch_of, head_of, read, read_flat, rounds, send, values
 from tests.log.typed import Row as TypedRow
-from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-10")
 
@@ -125,21 +124,6 @@ def test_the_last_number_with_a_new_row_is_refused(
         put(world, 5, other[:20], other[20:])
     assert head_of(world.store) == before
     assert not put(world, 6, other).duplicate
-
-
-def test_equal_slices_are_a_repetition_that_reads_nothing(world: World) -> None:
-    """Also when they were published so long ago that they are trimmed."""
-    world.create(4)
-    put(world, 5, ROWS[:50], ROWS[50:])
-    older(world)
-    queue = world.handle()
-    housekeeping.trim(queue, queue.refresh().next)
-    watched = Hooked(world.store)
-    queue = world.handle(store=watched)
-    tasks = tasks_of(queue, ROWS[:50], ROWS[50:])
-    watched.calls.clear()
-    assert publish_tasks(queue, tasks[::-1], of(5), seed="s").duplicate
-    assert watched.calls == []
 
 
 def test_a_lower_number_is_refused_and_so_is_what_cannot_be_compared_any_more(world: World) -> None:

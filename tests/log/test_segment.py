@@ -161,28 +161,6 @@ def test_the_whole_segment_opens_as_an_arrow_file(
     assert smaller == (compression != "none")
 
 
-def test_lz4_is_the_fast_one_also_with_a_pyarrow_that_would_refuse_its_level(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [bytes(random.Random(n).choices(b"abcdefghijklmnop", k=5)) for n in range(1000)]
-    source = random.Random(7)
-    rows: list[Row] = [("key", b" ".join(source.choices(words, k=15))) for _ in range(5_000)]
-    fast = some(put(world.store, [batch_of(rows)]))
-    plain = some(put(world.store, [batch_of(rows)], compression="none"))
-
-    make = pa.Codec
-
-    def refusing(name: str, compression_level: int | None = None) -> pa.Codec:
-        if compression_level is not None:
-            raise ValueError("compression level out of range")
-        return make(name)
-
-    monkeypatch.setattr(pa, "Codec", refusing)
-    thorough = some(put(world.store, [batch_of(rows)]))
-    assert thorough.bytes < fast.bytes < plain.bytes
-    assert got(world.store, thorough) == got(world.store, fast) == by_partition(rows, 4)
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 

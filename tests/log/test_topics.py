@@ -13,7 +13,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import Attraction, checked_subscription, checked_topic, matches
 from partq_spark.objects.api import Document
-from tests.log.queues import World, head_of, send, values
+from tests.log.queues import World, head_of
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
@@ -173,15 +173,6 @@ def test_at_most_a_thousand(world: World) -> None:
     assert len(head_of(world.store).subscriptions) == 1000
 
 
-def test_publishing_keeps_them_and_deleting_the_queue_deletes_them(world: World) -> None:
-    queue = world.create()
-    subscribe(queue, "a")
-    send(queue, values(1))
-    assert head_of(world.store).subscriptions == ("a",)
-    delete_queue(queue)
-    assert world.create().refresh().subscriptions == ()
-
-
 # --- a namespace ------------------------------------------------------------------------------------------------------
 
 
@@ -196,12 +187,6 @@ def test_a_namespace_has_the_queues_that_there_are_now(world: World) -> None:
     delete_queue(world.handle("b"))
     world.create(2, "c")
     assert [(queue.name, queue.head.subscriptions) for queue in namespace.queues()] == [("a", ("x",)), ("c", ())]
-
-
-def test_a_folder_that_no_queue_could_have_is_nobodys(world: World) -> None:
-    world.create()
-    world.store.create("default/_notes/x", b"x")
-    assert [queue.name for queue in Namespace(world.store, "default").queues()] == ["orders"]
 
 
 @pytest.mark.conformance("OBS-06")

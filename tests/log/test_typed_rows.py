@@ -23,7 +23,6 @@ from partq_spark.log.destinations import plan_topics
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import Outdated, PublishIdentity, check_version, publish
 from partq_spark.log.publish_times import oldest_us
-from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import Stager, read_slice
@@ -101,40 +100,6 @@ def test_a_row_is_no_larger_than_a_message_may_be(world: World, ddl: str, small:
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
-
-
-def history(queue: QueueLog) -> None:
-    """Three versions of the columns, with rows of each."""
-    typed.send(queue, [{"id": 1, "name": "a", "total": Decimal("1.50")}])
-    alter_queue(queue, add_columns="coupon STRING")
-    typed.send(queue, [{"id": 2, "name": None, "total": None, "coupon": "c"}])
-    alter_queue(queue, widen="id BIGINT, total DECIMAL(10,4)")
-    typed.send(queue, [{"id": 3, "name": "b", "total": Decimal("999999.1234")}])
-
-
-@pytest.mark.conformance("TYP-05")
-def test_a_running_query_keeps_its_columns_until_a_value_does_not_fit(world: World) -> None:
-    """TYP-05. The error names column, partition, offset and the cure."""
-    queue = typed.create(world, partitions=1)
-    old = schema_of(queue.head.columns) if queue.head.columns else None
-    history(queue)
-    head = queue.refresh()
-
-    def upto(end: int) -> list[dict[str, Any]]:
-        view = tree.view(head, {0: (0, end)})
-        found = RangeReader(queue, head.queue_id, view, payload=old).pieces()
-        return [row for piece in found for row in typed.rows_of(piece)]
-
-    assert upto(2) == [
-        {"id": 1, "name": "a", "total": Decimal("1.50")},
-        {"id": 2, "name": None, "total": None},
-    ]
-    with pytest.raises(
-        Invalid,
-        match=r"queue 'orders' .*, partition 0, offset 2, column 'total': 999999\.1234 does not fit DECIMAL\(5,2\), the"
-        r" type that this query loaded; the column is DECIMAL\(10,4\) by now: load again",
-    ):
-        upto(3)
 
 
 @pytest.mark.parametrize("where", [0, 1])
@@ -309,6 +274,7 @@ def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkey
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
+
 
 STAGES = """
 import pickle, sys

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.log import codec, writers
+from partq_spark.log import writers
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PublishIdentity, extended, place
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
@@ -62,23 +62,6 @@ def small(world: World) -> None:
 
 
 # --- bounded, and complete within the age -----------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("DIS-09")
-def test_thousands_of_one_time_writers_leave_a_small_head_that_knows_them_all(passing: Passing) -> None:
-    start_us = passing.world.clock.now_us
-    for number in range(2_500):
-        passing.publish(f"one-time writer {number:08}", 7, start_us + number * MINUTE_US)  # 1.7 days
-        if number % 500 == 499:
-            assert len(passing.head.writers) <= passing.queue.sizes.head_writers
-            levels = [page.level for page in passing.head.writer_pages]
-            assert levels == sorted(levels, reverse=True)
-            assert all(levels.count(level) <= passing.queue.sizes.page_fan_out for level in levels)
-            assert len(codec.encode_head(passing.head)) < 64 * 1024
-    assert passing.records() == 2_500
-    for number in [*random.Random(3).sample(range(2_500), 40), 0, 2_499]:
-        assert passing.known(f"one-time writer {number:08}") == 7
-    assert passing.known("one-time writer 99999999") is None
 
 
 @pytest.mark.conformance("DIS-09")

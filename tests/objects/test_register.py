@@ -160,13 +160,6 @@ def test_who_decides_may_refuse() -> None:
     assert store.swaps == 0
 
 
-def test_a_time_that_is_over_raises_the_cause_itself() -> None:
-    store = Rough(1)
-    store.between = lambda: (_ for _ in ()).throw(Conflict("somebody was faster (test)"))
-    with pytest.raises(Conflict, match=r"somebody was faster \(test\)$"):
-        register(store).change(adding("a"), Backoff(Retry(first_s=0.1, most_s=1.0, timeout_s=0.0), EFFECTS))
-
-
 def test_it_can_be_removed() -> None:
     store = Rough(1, trouble=0.0)
     mine = register(store)
