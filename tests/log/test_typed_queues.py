@@ -1,33 +1,51 @@
-"""A typed queue's head: it names the columns, software of before refuses it by name, and altering it loses no value
-(TYP-05, TYP-06, TYP-08).
+"""Typed queues: heads that name the columns, which software of before refuses by name; and random columns and values on
+their whole way: published as other forms of Arrow's, altered, placed again, compacted and read (TYP-02, TYP-05, TYP-06,
+TYP-08).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import JsonDocument
-from partq_spark.log import codec, housekeeping
+from partq_spark.log import codec, housekeeping, tree
 from partq_spark.log.admin import alter_queue, create_group, create_queue, delete_queue, list_queues, remove_remains
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import (
-    FORMAT,
-    Head,
-)
+from partq_spark.log.destinations import plan_queue
+from partq_spark.log.fanout import Fan, StagedFor, publish_all
+from partq_spark.log.model import FORMAT, Head
+from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.columns import Column, Columns, FormerType
-from partq_spark.log.schema.versions import schema_of, with_added
+from partq_spark.log.reading import RangeReader
+from partq_spark.log.schema.columns import Column, Columns, FormerType, name_text
+from partq_spark.log.schema.ddl import type_text
+from partq_spark.log.schema.keys import texts_of
+from partq_spark.log.schema.types import KEY_TYPES
+from partq_spark.log.schema.versions import columns_of, schema_of, with_added
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from partq_spark.log.subscriptions import Namespace, subscribe
+from partq_spark.objects.api import ObjectStore
+from partq_spark.objects.local import LocalStore
+from partq_spark.objects.memory import MemoryStore
 from tests.log import typed
-from tests.log.queues import GRACE_US, World, document_of, read_flat, rounds, send, values
+from tests.log.queues import GRACE_US, World, document_of, everything, read_flat, rounds, send, values
+from tests.log.schema.shapes import batches, same, schemas, types
 from tests.log.test_codec import COLUMNS, HEAD, HEADS, KINDS, TYPED, sealed
+from tests.support.properties import examples
 
 # --- columns, and formats ---------------------------------------------------------------------------------------------
 
@@ -164,3 +182,124 @@ def test_the_columns_of_a_head_are_bounded(world: World) -> None:
     last = Columns(columns=(ID,), version=10_000)
     with pytest.raises(Invalid, match="were altered 9999 times, and no more is possible: create another queue"):
         with_added(last, "b INT")
+
+
+# --- any columns, any values ------------------------------------------------------------------------------------------
+
+
+NUMBER = pa.field("row number", pa.int32(), nullable=False)  # no drawn name is as long
+
+
+SIZES = LogSizes(inline_entries=2, fan_out=2, slice_gain=2)
+
+
+WIDER = {
+    "TINYINT": "SMALLINT",
+    "SMALLINT": "BIGINT",
+    "INT": "BIGINT",
+    "FLOAT": "DOUBLE",
+}
+
+
+@contextmanager
+def store_of(kind: str) -> Iterator[ObjectStore]:
+    """A store that is gone afterwards."""
+    if kind == "memory":
+        yield MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield LocalStore(folder)
+
+
+def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[StagedFor]:
+    """As a task of a sink does it."""
+    with Fan(queue.store, plan_queue(queue), seed=f"q/1/{task}", given=batch.schema) as fan:
+        fan.add(batch)
+        staged, _ = fan.finish()
+    return staged
+
+
+def read(queue: QueueLog) -> dict[int, dict[str, Any]]:
+    """By its number, each row with all columns of today; fails if one is there twice."""
+    head = queue.refresh()
+    assert head.columns is not None
+    found: dict[int, dict[str, Any]] = {}
+    for piece in RangeReader(queue, head.queue_id, tree.view(head, everything(head))).pieces():
+        piece.batch.validate(full=True)
+        rows = piece.batch.select(list(head.columns.names)).to_pylist()
+        keys = [None] * len(rows) if head.columns.key is None else texts_of(piece.batch.column(head.columns.key))
+        for row, key in zip(rows, keys, strict=True):
+            assert row[NUMBER.name] not in found
+            found[row[NUMBER.name]] = row
+            if key is not None and key.is_valid and head.layout.generation == len(head.layouts) - 1 == 0:
+                assert partition_of(key.as_py().encode(), head.partitions) == piece.partition
+    return found
+
+
+def widening(columns: Columns) -> str | None:
+    """The DDL of the first column that can get wider, but the row's number."""
+    for column in columns.columns:
+        if column.type in WIDER and column.name != NUMBER.name:
+            return f"{name_text(column.name)} {WIDER[column.type]}"
+    return None
+
+
+def check(queue: QueueLog, expected: Mapping[int, Mapping[str, Any]]) -> None:
+    """All rows are there, with null in columns that they were published without."""
+    columns = queue.refresh().columns
+    assert columns is not None
+    wanted = {number: {name: row.get(name) for name in columns.names} for number, row in expected.items()}
+    assert same(read(queue), wanted)
+
+
+@pytest.mark.conformance("TYP-02")
+@pytest.mark.parametrize("kind", ["memory", pytest.param("file", marks=pytest.mark.slow)])
+@examples(40, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large))
+@given(data=st.data())
+def test_rows_come_back_as_they_were_given(kind: str, data: st.DataObject) -> None:
+    schema = data.draw(schemas()).append(NUMBER)
+    keys = [field.name for field in schema if field.type in KEY_TYPES and not pa.types.is_binary(field.type)]
+    key = data.draw(st.sampled_from([None, *keys]))
+    with store_of(kind) as store:
+        create_queue(store, "default", "orders", 3, columns=columns_of(schema, key))
+        queue = QueueLog(store, "default", "orders", sizes=SIZES)
+        expected: dict[int, dict[str, Any]] = {}
+        for publish in range(data.draw(st.integers(2, 8))):
+            tasks = []
+            for task in range(data.draw(st.integers(1, 2))):
+                batch = numbered(data, queue, len(expected))
+                tasks.append(stage(queue, batch, task))
+                expected.update({row[NUMBER.name]: row for row in batch.to_pylist()})
+                alter(data, queue.another(), publish)
+            if any(tasks):
+                publish_all(lambda _: queue, tasks, None, seed="q/1")
+        check(queue, expected)
+        while compact(queue, min_age_s=0.0) is not None:
+            pass
+        check(queue, expected)
+
+
+def numbered(data: st.DataObject, queue: QueueLog, first: int) -> pa.RecordBatch:
+    """Rows for the queue's columns of today, numbered on from `first`."""
+    columns = queue.refresh().columns
+    assert columns is not None
+    schema = schema_of(columns)
+    place = schema.get_field_index(NUMBER.name)
+    batch = data.draw(batches(schema))
+    key = schema.get_field_index(columns.key or "")
+    if key >= 0 and schema.field(key).type == pa.string():  # a key has 255 bytes at most
+        batch = batch.set_column(key, schema.field(key), pc.utf8_slice_codeunits(batch.column(key), 0, 60))
+    return batch.set_column(place, NUMBER, pa.array(range(first, first + batch.num_rows), pa.int32()))
+
+
+def alter(data: st.DataObject, queue: QueueLog, number: int) -> None:
+    """By somebody else, while what was staged is not published yet."""
+    what = data.draw(st.sampled_from(["nothing", "nothing", "add", "widen", "resize"]))
+    columns = queue.refresh().columns
+    assert columns is not None
+    if what == "add" and columns.column(f"added {number}") is None:
+        alter_queue(queue, add_columns=f"`added {number}` {type_text(data.draw(types()))}")
+    elif what == "widen" and (ddl := widening(columns)) is not None:
+        alter_queue(queue, widen=ddl)
+    elif what == "resize":
+        alter_queue(queue, partitions=data.draw(st.integers(1, 5)))
