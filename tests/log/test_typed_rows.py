@@ -21,7 +21,7 @@ from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.destinations import plan_topics
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import Outdated, PublishIdentity, check_version, publish
+from partq_spark.log.publish import Outdated, PublishIdentity, check_stage, check_version, publish
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
@@ -167,7 +167,7 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
     alter_queue(queue, add_columns="b INT")
     stage = stage_of(queue.refresh())
     with pytest.raises(Outdated, match=r"staged for version 2 of its columns, its head knows 1 .*: publish them again"):
-        check_version(stage, older)
+        check_stage(stage, older)
     with pytest.raises(Outdated, match="head knows 0"):
         check_version(stage, Head.created("d", "orders", "i", 1, config=older.config, now_us=1))
     check_version(stage_of(older), queue.head)

@@ -1,4 +1,4 @@
-"""What publishers hand over becomes a queue's columns, or is refused with its row and column (TYP-02, TYP-04). Values in
+"""What publishers hand over becomes a queue's columns, or is refused with row and column (TYP-02, TYP-04). Values in
 other forms of Arrow's, such as Spark's JVM writes, are what they are wherever they go.
 """
 
