@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from tests.world.guards import OF_COORDINATION, without
+from tests.world.guards import OF_CONSUMERS, OF_COORDINATION, OF_THE_LOG, without
 from tests.world.outcome import Outcome
 from tests.world.plan import KINDS, Plan, seeds_of
 from tests.world.world import World, story
@@ -107,20 +107,21 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
     return plan
 
 
-def unnoticed(seeds: Sequence[int]) -> int:
+def unnoticed(first: int, seeds: int) -> int:
     """For each guard that seeds shall notice: the first that does. How many are not noticed."""
     missing = 0
-    for name in OF_COORDINATION:
-        found = ""
-        for seed in seeds:
-            with without(name):
-                found = ending(Plan.draw(seed))[1]
-            if found:
-                found = f"seed {seed}: {found[:200]}"
-                break
-        missing += not found
-        sys.stdout.write(f"{name}: {found or 'not noticed'}\n")
-        sys.stdout.flush()
+    for names, kind in ((OF_COORDINATION, None), (OF_THE_LOG, "log"), (OF_CONSUMERS, "application")):
+        for name in names:
+            found = ""
+            for seed in islice(seeds_of(kind, first) if kind else count(first), seeds):
+                with without(name):
+                    found = ending(Plan.draw(seed))[1]
+                if found:
+                    found = f"seed {seed}: {found[:200]}"
+                    break
+            missing += not found
+            sys.stdout.write(f"{name}: {found or 'not noticed'}\n")
+            sys.stdout.flush()
     return missing
 
 
@@ -136,7 +137,7 @@ def main() -> int:
     parser.add_argument("--guards", action="store_true", help="which seeds notice a missing guard")
     arguments = parser.parse_args()
     if arguments.guards:
-        return 1 if unnoticed(range(arguments.first, arguments.first + arguments.seeds)) else 0
+        return 1 if unnoticed(arguments.first, arguments.seeds) else 0
     begun_s = time.monotonic()
     left_out = [int(each) for each in arguments.without.split(",") if each]
     fitting = seeds_of(arguments.kind, arguments.first) if arguments.kind else count(arguments.first)

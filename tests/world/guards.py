@@ -24,6 +24,23 @@ OF_COORDINATION: Final = (
     *("what is waited for is acknowledged", "a removed partition is delivered to its end"),
     *("rewinds are counted in the head", "acknowledged at the same epoch only"),
 )
+OF_THE_LOG: Final = (
+    *("log: the store's swap condition", "publish: a writer's batch is there already"),
+    *("publish: an unknown outcome is settled", "publish: an outcome that was trimmed is unknown"),
+    *("publish: the stage floor", "publish: the layout", "publish: placed anew after a conflict"),
+    *("publish: time grows strictly", "writers: pages", "collection: the floor is one grace old"),
+    *("collection: only below the floor", "collection: only what was marked", "collection: one grace after marking"),
+    *("trimming: what a group needs stays", "trimming: a rewind that was counted", "trimming: tokens that are gone"),
+    *("compaction: the run as it was chosen", "compaction: tokens that are gone"),
+    *("altering: a change whose answer was lost", "reading: a value that a query's type does not hold"),
+)
+OF_CONSUMERS: Final = (
+    "consumer: a loop begun again gives back what the former one was left with",
+    "consumer: a second question is refused",
+    "consumer: what nobody looked into is given back",
+    "consumer: what a cancelled wait had taken comes with the next question",
+    "consumer: an acknowledgement names its round",
+)
 BY_NAME: Final = {each.name: each for each in patches("guards")}
 
 

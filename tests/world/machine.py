@@ -33,6 +33,7 @@ import coordinator
 import partq_spark
 from partq_spark.base import effects
 from partq_spark.log import connect
+from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
 from tests.support.scheduler import SECOND_US, Process, Scheduler, Strand
@@ -104,7 +105,9 @@ class Host:
 class Machine:
     """All processes of one world. `way`: of the process that runs to the store at a URL."""
 
-    def __init__(self, scheduler: Scheduler, seed: str, way: Callable[[str, float], ObjectStore]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, seed: str, way: Callable[[str, float], ObjectStore], sizes: LogSizes = LOG_SIZES
+    ) -> None:
         self.scheduler = scheduler
         self.deaths: list[BaseException] = []
         self._seed = seed
@@ -154,10 +157,11 @@ class Machine:
         """By the identity of what they replace: not all that modules hold can be compared by a hash."""
 
         real = ((threading, names), (time, times), (secrets, {"token_hex": self.token}))
-        self._functions: dict[int, Any] = {
+        self._functions: dict[int, Any] = {  # and what else is a default
             id(getattr(module, name)): own for module, found in real for name, own in found.items()
         }
         self._functions[id(effects.by_chance)] = self._by_chance
+        self._functions[id(LOG_SIZES)] = sizes
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, NamedTuple, Self
 
+from tests.world.log_plan import HOUR_S, LogPlan
 from tests.world.query_plan import RESULTS, TO_QUERIES, QueryPlan, queues_of
 
 URL: Final = "redis://world:6379/0"
@@ -17,11 +18,12 @@ URL: Final = "redis://world:6379/0"
 
 KINDS: Final = (
     *("quiet", "restarts", "weather", "operators", "everything", "forgetful", "application"),
-    *("queries", "sinks", "queries"),
+    *("queries", "sinks", "queries", "log"),
 )
 """What befalls the processes: they come and go in good order; they are killed and freeze; the stores fail; people
 change the queue; all that; what keeps ownership forgets, while they are killed and freeze; one of the flows uses its
-consumer in every way that there is. Or it is about streaming queries in all modes, or about what they write."""
+consumer in every way that there is. Or it is about streaming queries in all modes, or about what they write; or for
+days people and cron jobs work on the log while others publish."""
 
 
 OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
@@ -47,6 +49,9 @@ HABITS: Final = {
 }
 APPLICATION: Final = "application"
 """The flow that has them."""
+
+
+LOG: Final = "log"
 
 
 class Event(NamedTuple):
@@ -99,6 +104,8 @@ class Plan:
     paid: bool = False  # the store: each request costs
     housekeeping: bool = False
     drift: float = 0.0  # of clocks
+    log: LogPlan = LogPlan()  # noqa: RUF009 - it is frozen
+    skew_s: float = 600.0  # of wall clocks where clocks drift, at most
     events: tuple[Event, ...] = ()
     left_out: frozenset[int] = frozenset()
 
@@ -139,6 +146,8 @@ class Plan:
         )
         if kind == APPLICATION:
             plan = plan._with_application(rng)
+        if kind == LOG:
+            return plan._for_days(rng)
         return replace(plan, events=tuple(_events(rng, plan, plan.messages * plan.pause_s / 2)))
 
     def _with_application(self, rng: random.Random) -> Self:
@@ -161,6 +170,26 @@ class Plan:
             pause_s=rng.choice((0.2, 0.5)),
             way_us=rng.choice((0, 1_000, 20_000)),
         )
+
+    def _for_days(self, rng: random.Random) -> Self:
+        plan = replace(
+            self,
+            log=LogPlan.draw(rng),
+            ownership="none",
+            coordinators=(),
+            publishers=(),
+            flows=("visitor",),
+            queries=(),
+            readers=(),
+            partitions=rng.randint(1, 3),
+            messages=rng.randint(4, 10),
+            pause_s=rng.choice((2.0, 60.0, 3 * HOUR_S, 12 * HOUR_S)),
+            way_us=rng.choice((2_000, 30_000)),
+            paid=False,
+            drift=0.0001,
+        )
+        events = [Event(**each) for each in plan.log.events(rng, plan.messages * plan.pause_s)]
+        return replace(plan, events=tuple(sorted(events)))
 
     @classmethod
     def _with_queries(cls, seed: int, rng: random.Random) -> Self:
@@ -211,6 +240,11 @@ class Plan:
         return self.handles_s + 1.0 > self.max_handoff_time_s
 
     @property
+    def look_s(self) -> float:
+        """Between two looks at how far all is."""
+        return 60.0 if self.log.keepers else 1.0
+
+    @property
     def beat_s(self) -> float:
         """Between two heartbeats of a flow, at most."""
         return max(1.0, self.session_timeout_s / 4) if self.paid else 1.0
@@ -220,6 +254,8 @@ class Plan:
         """From the last thing that befell anybody on, each partition is given within this: a flow that is gone is found
         out, after a new leader granted it a full period; then come the delay and the handoff.
         """
+        if self.log.keepers:
+            return 10_000 * HOUR_S
         leader_s = 2 * self.lease_timeout_s + 5.0  # the pause of a failed step, too
         gone_s = 2 * self.session_timeout_s + self.beat_s
         handoff_s = self.rebalance_delay_s + self.max_handoff_time_s

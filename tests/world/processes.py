@@ -19,6 +19,7 @@ from partq_spark.log.connect import shared_store
 from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
 from tests.world.machine import Host
+from tests.world.payloads import text_of
 from tests.world.plan import Event
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Actor:
             rate=1.0 + self.rng.uniform(-drift, drift),
         )
         self.host = world.machine.host_of(process)
-        self.host.skew_s = self.rng.choice((-600.0, 0.0, 600.0)) if drift else 0.0
+        self.host.skew_s = self.rng.choice((-world.plan.skew_s, 0.0, world.plan.skew_s)) if drift else 0.0
         world.machine.begin(self.host, partial(self._main, process))
 
     def _main(self, process: Process) -> None:
@@ -182,7 +183,7 @@ class Flow(Actor):
             try:
                 with self.consumer() as consumer:
                     host.on_term = consumer.stop
-                    self._consume(host, consumer)
+                    self.consume(host, consumer)
             except PartqError:
                 self.sleep(_AGAIN_S)
 
@@ -200,10 +201,11 @@ class Flow(Actor):
             **more,
         )
 
-    def _consume(self, host: Host, consumer: partq.Consumer) -> None:
+    def consume(self, host: Host, consumer: partq.Consumer, most: int | None = None) -> None:
+        """At most so many batches, or what there is; without a bound until it is told to stop."""
         world, plan = self.world, self.world.plan
         held: list[tuple[partq.Batch, tuple[Row, ...]]] = []  # not acknowledged yet
-        while True:
+        while most != 0:
             asked_us = world.now_us
             try:
                 batch = consumer.poll(1.0)
@@ -212,9 +214,10 @@ class Flow(Actor):
                 continue
             if batch is None:
                 self._acknowledge_oldest(held, 0)
-                if host.stopping:
+                if host.stopping or most is not None:
                     return
                 continue
+            most = None if most is None else most - 1
             rows = tuple(map(row_of, batch))
             world.take(Given(world.now_us, asked_us, self._group, self._flow, host.process.name, rows))
             self.sleep(host.rng.uniform(0.0, plan.handles_s))
@@ -262,7 +265,7 @@ class Operator(Actor):
 
 def row_of(message: partq.Message) -> Row:
     """As the judge hears of it."""
-    return Row(message.partition, message.offset, message.key, message.value.decode(), message.redelivered)
+    return Row(message.partition, message.offset, message.key, text_of(message.value), message.redelivered)
 
 
 def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:

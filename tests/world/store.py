@@ -15,11 +15,13 @@ from tests.world.machine import Machine
 
 T = TypeVar("T")
 _WRITES: Final = WRITES | {"written"}
-Seen = Callable[[str, bytes | Mapping[str, str]], None]
+Seen = Callable[[str, bytes | Mapping[str, str] | None], None]
 
 
 class TrueStore(MemoryStore):
-    """What is really there. `seen` hears of every document that is changed, at its instant."""
+    """What is really there. `seen` hears of every document that is changed, and of every object that is deleted (None),
+    at its instant.
+    """
 
     def __init__(self, machine: Machine, rng: random.Random, *, url: str, seen: Seen) -> None:
         super().__init__(clock=machine.true_unix_s, rng=rng, url=url)
@@ -29,6 +31,12 @@ class TrueStore(MemoryStore):
         etag = super().swap(name, content, expected=expected)
         self._seen(name, content)
         return etag
+
+    def delete(self, name: str) -> bool:
+        done = super().delete(name)
+        if done:
+            self._seen(name, None)
+        return done
 
 
 class Road(Way):

@@ -28,12 +28,14 @@ from tests.world.facts import (
 )
 from tests.world.guards import without
 from tests.world.judge import Judge, Place, Violation
+from tests.world.log_plan import KEEPERS
 from tests.world.plan import HABITS, KINDS, Event, Plan, seeds_of
 from tests.world.world import World, run_seed
 
 SEEDS: Final = 15
 APPLICATIONS: Final = 30
 QUERIES: Final = 40
+LOGS: Final = 20
 MANY_SEEDS: Final = 150
 HAPPENED: Final = (
     *("stop", "kill", "freeze", "twin", "cut between two lines", "switched between two lines", "batches repeated"),
@@ -47,6 +49,8 @@ OF_QUERIES: Final = (
 )
 APPLICATION: Final = ("refused", "cancelled", "signals", "switches", *sorted(set(HABITS["all"].operations)))
 
+OF_THE_LOG: Final = ("repetition", "slept", "compacted", "gave up", "alterer", *KEEPERS)
+
 
 def test_a_few_worlds_are_all_right() -> None:
     total = simulate([Plan.draw(seed) for seed in range(200_000, 200_000 + SEEDS)])
@@ -58,6 +62,13 @@ def test_no_application_loses_or_doubles_a_message_however_it_uses_its_consumer(
     total = simulate([Plan.draw(seed) for seed in islice(seeds_of("application", 100_000), APPLICATIONS)])
     assert not total.failures, told(total.failures)
     for what in APPLICATION:
+        assert total.counts[what] > 0, f"no seed shows {what!r}: the simulation has become weaker"
+
+
+def test_whoever_works_on_the_log_no_publish_is_lost_doubled_or_torn_and_nothing_is_collected_too_early() -> None:
+    total = simulate([Plan.draw(seed) for seed in islice(seeds_of("log", 100_000), LOGS)])
+    assert not total.failures, told(total.failures)
+    for what in OF_THE_LOG:
         assert total.counts[what] > 0, f"no seed shows {what!r}: the simulation has become weaker"
 
 

@@ -18,6 +18,7 @@ from partq_spark.group.checkpoints import checkpoint_folder
 from partq_spark.group.documents.api import Value
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import import_client, open_ownership
+from partq_spark.log.housekeeping import GRACE_S
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
 from tests.support.judge import Violation, demand
@@ -29,9 +30,12 @@ from tests.world.facts import Befell, Fact, Lying, Resolved, told
 from tests.world.interruptions import Interrupter
 from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
+from tests.world.ledger import Ledger
+from tests.world.logs import Keeper, Visitor, Writer
 from tests.world.machine import EPOCH_S, Machine
 from tests.world.outcome import Outcome, quiet
 from tests.world.ownership import OwnershipServer
+from tests.world.payloads import COLUMNS, text_of
 from tests.world.plan import APPLICATION, Plan
 from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher, patiently
 from tests.world.queries import Query
@@ -76,7 +80,7 @@ class World:
         # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
         self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
-        self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
+        self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, plan.log.sizes)
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
         self._journeys = {name: Journey(self.machine, each, self._landed) for name, each in self.weathers.items()}
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
@@ -86,6 +90,9 @@ class World:
         etags = random.Random(f"world etags {plan.seed}")
         self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
         self.road = Road(self.store, self._journeys["objects"])
+        grace_us = round((GRACE_S - 2 * plan.skew_s) * SECOND_US)
+        folder = f"default/{QUEUE}/"
+        self.ledger = Ledger(self.store, folder, lambda: self.now_us, epoch_us=EPOCH_S * SECOND_US, grace_us=grace_us)
         tokens = random.Random(f"world tokens {plan.seed}")
         self.server = OwnershipServer(self.machine, tokens, self._journeys["ownership"], self._documented)
         self.open_ownership = self.server.open
@@ -127,8 +134,12 @@ class World:
         demand(url == self.url, "another store was opened:", url)
         return Retrying(self.road, retry_timeout_s)
 
-    def _seen(self, name: str, content: bytes | Mapping[str, str]) -> None:
+    def _seen(self, name: str, content: bytes | Mapping[str, str] | None) -> None:
         """Of the objects."""
+        if self.plan.log.keepers and not isinstance(content, Mapping):
+            self._note(name, content)
+        if content is None:
+            return
         folder, slash, partition = name.rpartition("/")
         group = self._folders.get(folder + slash)
         if group is not None and partition.isdecimal() and not isinstance(content, bytes):
@@ -137,6 +148,16 @@ class World:
         for key, group in self._keys.items():
             if name.startswith(f"{key}/ownership/"):
                 self._written(group, name.removeprefix(f"{key}/ownership/"), content, "objects")
+
+    def _note(self, name: str, content: bytes | None) -> None:
+        try:
+            self.ledger.deleted(name) if content is None else self.ledger.swapped(name, content)
+        except Violation as violation:  # production code hears nothing of it
+            self._violation = self._violation or violation
+
+    def is_busy(self) -> bool:
+        """Whether somebody still works on the log."""
+        return not all(self.actors[each].is_done for each in (*self.plan.log.writers, *self.plan.log.keepers))
 
     def _documented(self, key: GroupKey, name: str, value: Value) -> None:
         """Of the server that keeps ownership."""
@@ -195,7 +216,7 @@ class World:
         observer = self.machine.host_of(self.scheduler.process("observer"))
         self.machine.begin(observer, self._observe)
         while not self._is_over:
-            self.scheduler.run(self.now_us + SECOND_US, MOST_STEPS)
+            self.scheduler.run(self.now_us + round(self.plan.look_s * SECOND_US), MOST_STEPS)
             if self._violation is not None:
                 raise self._violation
             for error in self.machine.deaths:
@@ -211,26 +232,20 @@ class World:
                 store=self.url,
                 rebalance_delay_s=plan.rebalance_delay_s,
                 max_handoff_time_s=plan.max_handoff_time_s,
+                schema=COLUMNS if plan.log.is_typed else None,
+                key="key" if plan.log.is_typed else None,
             )
             if plan.query.sink == "fan-out":
                 made.subscribe(*SUBSCRIPTIONS.get(queue, ()))
         for group, queue in self.groups.items():
             self.queue(queue).create_group(group, starting="earliest", ownership=self.ownership_of(queue))
-        for name in plan.coordinators:
-            self._begin(Coordinator(self, name))
-        for name in plan.publishers:
-            self._begin(Publisher(self, name))
-        for name in plan.flows:
-            self._begin((Application if name == APPLICATION else Flow)(self, name, QUEUE, self.GROUP))
-        for name in plan.queries:
-            self._begin(Query(self, name))
-        for name in plan.readers:
-            self._begin(Flow(self, name, RESULTS, READERS))
+        self._begin_all()
         self.accidents.begin()
         self.machine.sleep(max((each.at_s + each.for_s for each in plan.happening), default=0.0) + 1.0)
         self.accidents.disarm()
         self._calm()
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
+        self._await("those who work on the log have not ended", lambda: not self.is_busy())
         people = [each for each in self.actors.values() if isinstance(each, Operator)]
         self._await("the operators have not ended", lambda: all(each.is_done for each in people))
         self._await("not all is acknowledged", self._is_acknowledged)
@@ -238,6 +253,8 @@ class World:
             actor.leave()
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
         try:
+            if plan.log.keepers:
+                self._look_back()
             logs = {queue: self._log(queue) for queue in (QUEUE, *self.results)}
             self.judge.complete(logs, {**self.groups, **dict.fromkeys(self._alone(), QUEUE)}, source=QUEUE)
         except Violation as violation:
@@ -251,7 +268,20 @@ class World:
             waited_s = (self.now_us - max(begun_us, self.judge.befell_us[-1])) / SECOND_US
             if waited_s > self.plan.settled_s + self.plan.messages * self.plan.pause_s * 2 + 20.0:
                 self._violation = self._violation or Violation(f"{problem} after {waited_s:.0f} s")
-            self.machine.sleep(1.0)
+            self.machine.sleep(self.plan.look_s)
+
+    def _begin_all(self) -> None:
+        plan = self.plan
+        kinds = {APPLICATION: Application, "visitor": Visitor}
+        actors: list[Actor] = [Coordinator(self, name) for name in plan.coordinators]
+        actors += [Publisher(self, name) for name in plan.publishers]
+        actors += [kinds.get(name, Flow)(self, name, QUEUE, self.GROUP) for name in plan.flows]
+        actors += [Writer(self, name) for name in plan.log.writers]
+        actors += [Keeper(self, name) for name in plan.log.keepers]
+        actors += [Query(self, name) for name in plan.queries]
+        actors += [Flow(self, name, RESULTS, READERS) for name in plan.readers]
+        for actor in actors:
+            self._begin(actor)
 
     def _begin(self, actor: Actor) -> None:
         self.actors[actor.name] = actor
@@ -281,7 +311,21 @@ class World:
             if isinstance(actor, Query):
                 actor.calm()
 
+    def _look_back(self) -> None:
+        """After days of collection all that is needed can be read, and nothing else is there."""
+        queue = self.queue()
+        for _ in range(4):
+            self.machine.sleep(GRACE_S + 1.0)
+            queue.collect(grace_s=GRACE_S)
+        there = {(each.partition, each.offset): (each.key, text_of(each.value)) for each in queue.browse()}
+        self.ledger.complete(there)
+        rewound = self.judge.groups[self.GROUP].rewound
+        for place in [place for place, at_us in rewound.items() if self.ledger.may_be_gone(place, at_us)]:
+            del rewound[place]
+
     def _log(self, queue: str) -> dict[Place, Lying]:
+        if self.plan.log.keepers:
+            return self.ledger.lying
         return {
             (each.partition, each.offset): Lying(each.key, each.value.decode(), _true_us(each.timestamp))
             for each in self.queue(queue).browse()
