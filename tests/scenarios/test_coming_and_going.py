@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scenarios.words import CALM, given, played
-from tests.world.plan import Event
+from tests.scenarios.words import CALM, given, owners, played
+from tests.world.plan import URL, Event
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,3 +76,27 @@ def test_a_changed_partition_count_repeats_nothing(seed: int) -> None:
     rows = given(world)
     assert len(rows) == len({(row.partition, row.offset) for row in rows}) == 60
     assert {row.partition for row in rows} > {0, 1}
+
+
+@pytest.mark.conformance("LOS-01", "REB-06")
+def test_a_rolling_restart_of_queries_within_the_delay_moves_nothing() -> None:
+    """Their Spark checkpoints know the mapping."""
+    queries = replace(
+        CALM, messages=150, flows=(), queries=("query", "second-query"), partitions=4, rebalance_delay_s=20.0
+    )
+    restarts = [Event(25.0, "stop", "query", 2.0), Event(32.0, "stop", "second-query", 2.0)]
+    world = played(queries, *restarts)
+    assert owners(world, since_s=24.0) == owners(world, since_s=24.0, until_s=25.0)
+    assert given(world, "query", since_s=28.0)
+
+
+@pytest.mark.conformance("LOS-02")
+def test_who_comes_back_without_a_mapping_waits_until_the_delay_is_over_and_the_others_keep_theirs() -> None:
+    patient = replace(CALM, messages=150, rebalance_delay_s=12.0, ownership=URL)
+    world = played(patient, Event(20.0, "kill", "two", 6.0))
+    before, after = owners(world, until_s=20.0, since_s=19.0), owners(world, since_s=26.0, until_s=31.0)
+    theirs = {partition for partition, flow, _ in before if flow == "one"}
+    assert theirs
+    assert {each for each in after if each[0] in theirs} == {each for each in before if each[0] in theirs}
+    assert {row.partition for row in given(world, since_s=20.1, until_s=31.0)} == theirs
+    assert given(world, since_s=40.0)

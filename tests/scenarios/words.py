@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from tests.world.facts import Given, Row
+from tests.world.facts import Checkpointed, Given, Row
 from tests.world.plan import Event, Plan
 from tests.world.world import World
 
@@ -31,3 +31,11 @@ def given(world: World, flow: str = "", *, since_s: float = 0.0, until_s: float 
             each.rows for each in batches if each.flow.startswith(flow) and since_s <= each.at_us / 1e6 <= until_s
         )
     )
+
+
+def owners(world: World, *, since_s: float = 0.0, until_s: float = float("inf")) -> set[tuple[int, str, int]]:
+    """Which flow had which partition, at which epoch, by the checkpoints as they were at the beginning and since."""
+    written = [each for each in world.facts if isinstance(each, Checkpointed) and each.at_us / 1e6 <= until_s]
+    first = {each.partition: each for each in written if each.at_us / 1e6 <= since_s}
+    later = [each for each in written if each.at_us / 1e6 > since_s]
+    return {(each.partition, each.flow, each.epoch) for each in (*first.values(), *later)}

@@ -1,4 +1,4 @@
-"""What the commands that run for minutes share (scripts/shake, scripts/chaos, scripts/soak): the arguments that all of
+"""What the commands that run for minutes share (scripts/chaos, scripts/soak): the arguments that all of
 them take, the folder of a run, the document, and how they tell and end.
 """
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from partq_spark.group.checkpoints import Checkpoint
-from tests.ownership.cable import Cable
+from tests.cast.cable import Cable
 from tests.spark.flows.conftest import GROUP, SESSION_S, Shared, flow_of
 from tests.spark.flows.driver import Plan, Query, read_lines
 from tests.spark.flows.test_handoffs import Gate
