@@ -18,24 +18,6 @@ from tests.support.parallel import is_worker
 
 STATEMENTS_FILE = Path(__file__).parents[2] / "docs" / "conformance.md"
 
-REQUIRED = frozenset(
-    {
-        *(f"DIS-{number:02}" for number in range(1, 11)),
-        *(f"FLO-{number:02}" for number in range(1, 9)),
-        *(f"REB-{number:02}" for number in range(1, 17)),
-        *(f"LOS-{number:02}" for number in range(1, 8)),
-        *(f"HAN-{number:02}" for number in range(1, 13)),
-        *(f"SEQ-{number:02}" for number in (1, 2)),
-        *(f"OWN-{number:02}" for number in range(1, 6)),
-        *(f"CHK-{number:02}" for number in range(1, 8)),
-        *(f"RES-{number:02}" for number in range(1, 7)),
-        *(f"API-{number:02}" for number in range(1, 6)),
-        *(f"TYP-{number:02}" for number in range(1, 9)),
-        *(f"OBS-{number:02}" for number in range(1, 7)),
-    }
-)
-"""The statements that must be proven now. An issue that builds the behaviour of others adds them here."""
-
 _STATEMENT = re.compile(r"^- (?P<id>[A-Z]{3}-\d{2}) (?P<text>.*)$")
 
 
@@ -94,17 +76,15 @@ class Ledger:
             self.proofs.setdefault(node_id, Proof())
 
     def verdict(self, statement_id: str) -> str:
-        """`passed` if a test ran and none failed, else `failed`, `missing`, or `later` where none is due yet."""
+        """`passed` if a test ran and none failed, else `failed`, or `missing`."""
         words = [self.proofs[test].word for test in self.tests.get(statement_id, [])]
         if "failed" in words:
             return "failed"
-        if "passed" in words:
-            return "passed"
-        return "missing" if statement_id in REQUIRED else "later"
+        return "passed" if "passed" in words else "missing"
 
     def unproven(self) -> list[str]:
-        """The statements that ought to be proven by now and are not, and all whose tests failed."""
-        return [each for each in self.statements if self.verdict(each) in ("failed", "missing")]
+        """The statements that no test has shown, and all whose tests failed."""
+        return [each for each in self.statements if self.verdict(each) != "passed"]
 
 
 _ledger_key = pytest.StashKey[Ledger]()
@@ -116,7 +96,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("conformance").addoption(
         "--conformance",
         choices=["check", "table"],
-        help="check: the run fails unless every required statement is proven; "
+        help="check: the run fails unless every statement is proven; "
         "table: run only tests that carry a statement's id, and print all statements with their proofs as well",
     )
 
@@ -189,7 +169,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(line)
     verdicts = [ledger.verdict(each) for each in ledger.statements]
     terminalreporter.write_line(
-        ", ".join(f"{verdicts.count(word)} {word}" for word in ("passed", "failed", "missing", "later"))
+        ", ".join(f"{verdicts.count(word)} {word}" for word in ("passed", "failed", "missing"))
         + f" of {len(verdicts)} statements"
     )
     if unproven := ledger.unproven():
