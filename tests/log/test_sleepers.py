@@ -1,4 +1,4 @@
-"""Scenarios that the interleaving check found, or finds rarely: a process slept, and others went on meanwhile."""
+"""Scenarios that random worlds found, or find rarely: a process slept, and others went on meanwhile."""
 
 from __future__ import annotations
 

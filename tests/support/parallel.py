@@ -35,7 +35,6 @@ COMPUTING = (
     "tests/coordinator/modelcheck/",
     "tests/docs/test_site.py",
     "tests/house/test_import_contracts.py",
-    "tests/log/test_interleaving.py",
     "tests/simulation/",
     "tests/world/",
 )
