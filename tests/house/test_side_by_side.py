@@ -62,7 +62,7 @@ class _Node:
         self.shutting_down = False
 
 
-JVM, UNIT, SEEDS = "tests/spark/test_a.py", "tests/unit/test_b.py", "tests/simulation/test_c.py::test_c"
+JVM, UNIT, SEEDS = "tests/spark/test_a.py", "tests/unit/test_b.py", "tests/world/test_c.py::test_c"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ HEAD = "import os, pytest, time\nfrom pathlib import Path\nHERE = Path(__file__)
 CONTENTS = {
     "spark": '@pytest.mark.spark\n@pytest.mark.conformance("DIS-01")\ndef test_long(): time.sleep(0.2)\n',
     "unit": '@pytest.mark.conformance("DIS-01", "DIS-03")\ndef test_short(): assert {number} != 3\n',
-    "simulation": """
+    "world": """
 @pytest.mark.conformance("DIS-04")
 def test_computes():
     if os.environ.get("PYTEST_XDIST_WORKER") != "gw3": return
@@ -138,9 +138,9 @@ def test_of_four_processes_two_start_jvms_the_last_computes_beside_all_and_state
     write("tests/unit/test_alone.py", HEAD + ALONE)
     shared = told("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
     ran = re.findall(r"^\[(gw\d)\].*(?:PASSED|FAILED) tests/(\w+)/", shared, re.MULTILINE)
-    assert sorted(folder for _, folder in ran) == ["simulation"] * 5 + ["spark"] * 5 + ["unit"] * 6
+    assert sorted(folder for _, folder in ran) == ["spark"] * 5 + ["unit"] * 6 + ["world"] * 5
     assert {process for process, folder in ran if folder == "spark"} <= {"gw0", "gw1"}
-    assert {folder for process, folder in ran if process == "gw3"} == {"simulation"}
+    assert {folder for process, folder in ran if process == "gw3"} == {"world"}
 
     def proven(text: str) -> list[str]:
         lines = r"^(?:passed|failed) +DIS-\d+|^ +(?:passed|failed): test\S+|^\d+ passed, .*"
@@ -157,5 +157,5 @@ def test_of_four_processes_two_start_jvms_the_last_computes_beside_all_and_state
     write("tests/unit/test_spark.py", HEAD + CONTENTS["spark"])
     assert "tests/unit/test_spark.py::test_long starts a JVM: it belongs into one of" in told()
     (tmp_path / "tests/unit/test_spark.py").unlink()
-    write("tests/simulation/test_alone.py", HEAD + ALONE)
+    write("tests/world/test_alone.py", HEAD + ALONE)
     assert "test_alone.py::test_alone does not only compute (alone): it belongs elsewhere" in told()

@@ -52,7 +52,7 @@ COUNT: Final = 400
 STEP_S: Final = 300.0
 """For one step of one mutant: what has not failed by then has not noticed it."""
 
-SIMULATIONS: Final = (("tests.world", "--seeds", "300"), ("tests.simulation", "--queries", "--seeds", "300"))
+SIMULATIONS: Final = (("tests.world", "--seeds", "300"),)
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _NOT_THERE: Final = re.compile(r"^ERROR: .*not found.*", re.MULTILINE)
 

@@ -35,7 +35,6 @@ COMPUTING = (
     "tests/coordinator/modelcheck/",
     "tests/docs/test_site.py",
     "tests/house/test_import_contracts.py",
-    "tests/simulation/",
     "tests/world/",
 )
 """Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of

@@ -63,7 +63,7 @@ class Batches:
 
     def _in_time(self, fact: Given, session_us: int) -> None:
         for freeze in self._frozen[fact.process] if fact.rows else ():
-            begun_us, until_us = max(freeze.at_us, fact.asked_us), min(freeze.until_us, fact.at_us)
+            begun_us, until_us = max(freeze.at_us, fact.since_us), min(freeze.until_us, fact.at_us)
             slept_us = until_us - begun_us
             demand(
                 slept_us <= session_us, "stood still for", slept_us / 1e6, "s and delivers all the same:", told(fact)

@@ -63,7 +63,7 @@ class _Group:
 class Judge:
     """`within_s`: how long a message may wait for a flow when nothing befell anybody. `most`: messages of a batch.
     `grouped`: groups, as long as no more is said of them all; others are queries without a group. `kept`: those whose
-    checkpoints say how far they are.
+    checkpoints say how far they are. `is_shared`: whether flows live by leases.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Judge:
         slack_s: float = 0.0,
         kept: Collection[str] | None = None,
         grouped: Collection[str] | None = None,
+        is_shared: bool = True,
     ) -> None:
         self.bounds = Bounds(round(within_s * 1e6))
         self.most = most
@@ -82,7 +83,7 @@ class Judge:
             lambda: Coordination(session_timeout_s, round(slack_s * 1e6), keeps=kept == grouped)
         )
         self._kept, self._grouped = kept, grouped
-        self.batches = Batches(session_timeout_s)
+        self.batches = Batches(session_timeout_s if is_shared else None)
         self.results = Results()
         self.sent: dict[str, Sent] = {}
         self.durable: dict[str, Durable] = {}

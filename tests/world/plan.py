@@ -367,6 +367,8 @@ def _query_events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]
             found.append(Event(at_s, "storm", "", for_s, rate=rng.choice((0.02, 0.1))))
         elif draw < 0.92 and query.how.keeps:
             found.append(Event(at_s, "rewind", number=rng.randint(1, 8)))
+        elif draw < 0.96 and plan.ownership == URL:
+            found.append(Event(at_s, rng.choice(("flush", "empty", "rollback"))))
         else:
             found.append(Event(at_s, "alter", number=rng.randint(1, 4)))
     return sorted(found)

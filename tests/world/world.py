@@ -75,6 +75,7 @@ class World:
             slack_s=slack_s,
             kept=self.kept,
             grouped=frozenset(self.groups),
+            is_shared=plan.ownership != "none",
         )
         self.judge.had_accident = plan.is_hasty
         # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
