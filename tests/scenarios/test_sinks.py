@@ -1,4 +1,4 @@
-"""Queries write into queues while they are killed, Spark's checkpoint is not what it was, and the queues are changed."""
+"""Queries write into queues while they are killed, Spark's checkpoint is not what it was, and queues are changed."""
 
 from __future__ import annotations
 

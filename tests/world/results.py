@@ -73,7 +73,7 @@ class Results:
             for each, ending in rows:
                 missing = each - found
                 demand(ending != "accepted" or not missing, what, "lacks what was accepted:", dict(missing))
-        able = [each for each, ending in rows if ending != "refused" or said]
+        able = [each for each, ending in rows if ending != "refused"]
         if False in said:  # it was published again, perhaps several times
             most: Counter[str] = sum(able, Counter())
             demand(not found - most, what, "has more than was written:", dict(found - most))
