@@ -13,7 +13,7 @@ import pytest
 
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import admin
-from partq_spark.log.housekeeping import trim
+from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import Head
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
@@ -86,12 +86,19 @@ CHANGES: dict[str, Change] = {
         again=False,
     ),
     "trim": Change(
-        do=lambda queue, who: trim(queue, queue.head.next).earliest != (),
+        do=lambda queue, who: trim(queue, queue.head.next, positions(queue)).earliest != (),
         # What came to be needed again by a rewind stays.
         seen=lambda head, who: max(head.earliest) > 0 or head.groups["billing"].rewinds > 0,
     ),
     "publish": Change(do=send, seen=lambda head, who: who in head.writers),
 }
+
+
+def positions(queue: QueueLog) -> dict[str, GroupPositions]:
+    """The group has read all there is, as its checkpoints said before anything else happened."""
+    group = queue.head.groups["billing"]
+    done = dict(enumerate(queue.head.next))
+    return {"billing": GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=done)}
 
 
 def widened(who: str) -> dict[str, Any]:
@@ -155,6 +162,8 @@ def test_a_change_keeps_what_another_changes_meanwhile(
     assert meanwhile.seen(head, "theirs")
     if change is meanwhile is CHANGES["rewind"]:
         assert head.groups["billing"].rewinds == 2
+    if (change, meanwhile) == (CHANGES["trim"], CHANGES["rewind"]):
+        assert max(head.earliest) == 0, "what is to come again stays"
     published = 5 * [change, meanwhile].count(CHANGES["publish"])
     assert sum(head.next) == 9 + published
     assert len(typed.read_flat(queue)) == head.messages >= published, "what comes meanwhile is not trimmed"

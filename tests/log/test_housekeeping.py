@@ -8,7 +8,8 @@ import pytest
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.log import admin, housekeeping
-from partq_spark.log.housekeeping import collect, trim
+from partq_spark.log.groups import remove_group
+from partq_spark.log.housekeeping import GroupPositions, collect, trim
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
@@ -52,6 +53,16 @@ def test_what_any_group_needs_is_not_trimmed(world: World) -> None:
     admin.create_group(queue, "fast", (8,))
     assert housekeeping.held_back_at(queue.head) == (3,)
     assert trim(queue, (10,)).earliest == (3,)
+
+
+def test_how_far_a_group_was_does_not_count_for_another_one_of_its_name(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(*range(10)))
+    former = admin.create_group(queue, "billing", (0,))
+    known = {"billing": GroupPositions(since_sequence=former.since_sequence, rewinds=0, offsets={0: 10})}
+    remove_group(queue, "billing", former)
+    admin.create_group(queue, "billing", (0,))
+    assert trim(queue, (10,), known).earliest == (0,)
 
 
 # --- two rounds -------------------------------------------------------------------------------------------------------
