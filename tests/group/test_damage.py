@@ -24,7 +24,7 @@ from partq_spark.log import admin
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import KEY, a_record, delivery
-from tests.group.ownership.redis_servers import open_redis
+from tests.group.ownership.redis_servers import STORE_ID, open_redis
 from tests.support.ownership import in_objects
 from tests.support.servers import RedisServer
 
@@ -81,8 +81,7 @@ class InRedis:
         return Ownership(self._opened[0]._documents)
 
     def hash(self, name: str) -> bytes:
-        (found,) = [key for key in self.raw.keys("*") if key.endswith(f"{KEY}}}:{name.partition('/')[0]}".encode())]
-        return bytes(found)
+        return f"partq:{{{STORE_ID}/{KEY}}}:{name.partition('/')[0]}".encode()
 
     def field(self, name: str) -> str:
         return name.partition("/")[2] or name

@@ -1,5 +1,5 @@
-"""The columns of a typed queue's reader: which may be asked for, and that any of them, in any order, of any log, are as
-in the whole.
+"""The columns that a source has and a sink takes, by name; those of a typed queue's reader: which may be asked for,
+and that any of them, in any order, of any log, are as in the whole.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from partq_spark.query.columns import MOST_ROWS, batch_schema, batches
+from partq_spark.query.schema import (
+    HEADERS_TYPE,
+    check_sink_columns,
+    default_columns,
+    named_columns,
+    wanted_columns,
+)
 from partq_spark.query.typed_columns import (
     METADATA_TYPES,
     TypedColumns,
@@ -39,6 +46,129 @@ from tests.log import typed
 from tests.log.queues import World
 from tests.log.schema import shapes
 from tests.support.properties import examples
+
+PLAIN = [
+    ("key", "string"),
+    ("value", "binary"),
+    ("queue", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("redelivered", "boolean"),
+]
+VALUE = ("value", "binary")
+
+
+def test_the_source_has_the_columns_of_the_interface() -> None:
+    assert default_columns(False).ddl == (
+        "key string, value binary, queue string, partition int, offset bigint, timestamp timestamp, redelivered boolean"
+    )
+    assert default_columns(True).ddl == f"{default_columns(False).ddl}, headers {HEADERS_TYPE}"
+    assert default_columns(True).stored == ("key", "value", "timestamp", "headers")
+    assert default_columns(False).stored == ("key", "value", "timestamp")
+
+
+# --- columns on request -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_the_sources_own_columns_may_be_repeated(headers: bool) -> None:
+    columns = [*PLAIN, ("headers", HEADERS_TYPE)] if headers else PLAIN
+    assert wanted_columns(columns) == default_columns(headers)
+
+
+@pytest.mark.parametrize("name", ["value", "Value", "VALUE"])
+@pytest.mark.parametrize("kind", ["binary", "string"])
+def test_some_may_be_named_in_any_order_and_any_letters(name: str, kind: str) -> None:
+    """A reader's columns are called as it called them."""
+    wanted = wanted_columns([("offset", "bigint"), ("headers", HEADERS_TYPE), (name, kind)])
+    assert [(column.name, column.source, column.type) for column in wanted.columns] == [
+        ("offset", "offset", "bigint"),
+        ("headers", "headers", HEADERS_TYPE),
+        (name, "value", kind),
+    ]
+    assert wanted.stored == ("headers", "value")
+
+
+def test_what_is_made_needs_nothing_that_is_stored() -> None:
+    assert named_columns(["partition", "offset", "queue", "redelivered"]).stored == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ([], ".schema() names no column: name some of key string, value binary or string"),
+        ([VALUE, ("price", "double")], "column 'price' (double) is no column of a partq source"),
+        ([("price", "double")], "name some of these in .schema(), or leave it out"),
+        ([("price", "double")], "from_json(value, ...)"),
+        ([("offset", "int")], "column 'offset' has type int in .schema(), a partq source has it as bigint"),
+        ([("value", "int")], "column 'value' has type int in .schema(), a partq source has it as binary or string"),
+        ([("key", "binary")], "column 'key' has type binary"),
+        ([("key", "string collate UNICODE")], "column 'key' has type string collate UNICODE"),
+        ([("headers", "map<string,binary>")], "column 'headers' has type map<string,binary>"),
+        ([VALUE, ("value", "string")], "column 'value' is named twice in .schema() (as 'value' before): name it once"),
+        ([("Key", "string"), ("KEY", "string")], "column 'KEY' is named twice in .schema() (as 'Key' before)"),
+        ([("key", "string not null")], "column 'key' is NOT NULL in .schema() (string not null)"),
+        ([("offset", "bigint not null")], "make it bigint, without NOT NULL"),
+        ([("value", "string not null")], "make it binary or string, without NOT NULL"),
+        ([("headers", HEADERS_TYPE.replace("key:string", "key:string not null"))], "column 'headers' is NOT NULL"),
+        ([("offset", "int not null")], "column 'offset' has type int not null in .schema()"),
+    ],
+)
+def test_columns_that_the_source_does_not_have_are_refused_by_name(columns: list[tuple[str, str]], says: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        wanted_columns(columns)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [["price"], ["key", "key"], ["key", "KEY"], [], "key"])
+def test_names_that_are_no_columns_are_refused_together(names: Sequence[str]) -> None:
+    with pytest.raises(Invalid, match=r"columns=\[.*is not allowed: give some of key, value, .*headers, once each"):
+        named_columns(names)
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [VALUE],
+        [("value", "string")],
+        [("key", "string"), VALUE],
+        [("key", "binary"), VALUE],
+        [VALUE, ("headers", HEADERS_TYPE), ("key", "string")],
+        [VALUE, ("topic", "string")],
+        [*PLAIN, ("headers", HEADERS_TYPE)],  # a plain copy from queue to queue
+    ],
+)
+def test_what_a_sink_takes(columns: list[tuple[str, str]]) -> None:
+    check_sink_columns(columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ([], "'value' is missing"),
+        ([("key", "string")], "'value' is missing (found: key)"),
+        ([("value", "int")], "'value' has type int"),
+        ([VALUE, ("key", "bigint")], "'key' has type bigint"),
+        ([VALUE, ("headers", "map<string,binary>")], "'headers' has type map<string,binary>"),
+        ([VALUE, ("headers", "array<struct<key:string,value:string>>")], "'headers' has type"),
+        ([VALUE, ("payload", "string")], "'payload' (string) is no column of a partq sink"),
+        ([("Value", "string")], "'Value' (string) is no column of a partq sink"),
+        ([VALUE, ("topic", "binary")], "'topic' has type binary, a partq sink takes string"),
+        ([VALUE, VALUE], "'value' is there 2 times"),
+    ],
+)
+def test_what_a_sink_refuses_by_name(columns: list[tuple[str, str]], named: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_sink_columns(columns)
+    assert named in str(caught.value)
+
+
+# --- of a typed queue -------------------------------------------------------------------------------------------------
+
 
 COLUMNS = columns_of(parse_ddl("id INT NOT NULL, Name STRING, tags ARRAY<STRUCT<a: INT, b: STRING NOT NULL>>"), "id")
 
@@ -64,7 +194,7 @@ def test_a_reader_that_names_none_gets_the_payload_and_then_metadata() -> None:
     assert pickle.loads(pickle.dumps(whole)) == whole  # noqa: S301 - it travels to tasks
 
 
-def test_some_may_be_named_in_any_order_and_any_letters() -> None:
+def test_some_of_a_typed_queue_may_be_named_in_any_order_and_any_letters() -> None:
     """A reader's columns are called as it called them."""
     asked = pa.schema([pa.field("NAME", pa.string()), metadata("Offset", "headers"), pa.field("ID", pa.int32())])
     found = wanted_typed_columns(COLUMNS, asked)

@@ -17,12 +17,10 @@ from typing import Any, Final, Self, TypeVar
 import pyarrow as pa
 
 import partq
-from partq_spark.log.partitioner import partition_of
-from partq_spark.objects.api import Document
 from partq_spark.spark.listener import PartqListener
 from partq_spark.spark.worker_process import prepare_worker
 from tests.scenarios.driven import GROUP, QUEUE, Application, Query, Row, again, begun, delivered, new
-from tests.scenarios.ways import STEP_US, Held, Line, Post, Step
+from tests.scenarios.ways import STEP_US, Document, Held, Line, Post, Step, key_of
 from tests.support.scheduler import SECOND_US
 from tests.world.journey import Journey, Weather
 from tests.world.machine import Host
@@ -132,9 +130,7 @@ class Stage:
     def publish(self, *counts: int) -> None:
         """So many messages to each partition, in one publish."""
         among = self.do(lambda queue: queue.describe()).layout.partitions
-        keys = [
-            next(f"k{n}" for n in range(10_000) if partition_of(b"k%d" % n, among) == p) for p in range(len(counts))
-        ]
+        keys = [key_of(partition, among) for partition in range(len(counts))]
         self.publish_keys([key for key, count in zip(keys, counts, strict=True) for _ in range(count)])
 
     def publish_keys(self, keys: Sequence[str]) -> None:

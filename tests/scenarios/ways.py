@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import partq
+from partq_spark.log.partitioner import partition_of
+from partq_spark.objects.api import Document
 from partq_spark.query import notify
 from tests.support.scheduler import SECOND_US, Crash
 from tests.world.journey import Journey
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STEP_US = 5_000
+
+__all__ = ["STEP_US", "Document", "Held", "Line", "Post", "Step", "key_of"]
+
+
+def key_of(partition: int, among: int) -> str:
+    """One that falls into this partition of so many."""
+    return next(f"k{n}" for n in range(10_000) if partition_of(b"k%d" % n, among) == partition)
 
 
 class Step:

@@ -25,7 +25,7 @@ from partq_spark.query import notify
 from partq_spark.query.manual import GivenOut
 from partq_spark.query.notify import PAGE, Datagram, send
 from partq_spark.query.offsets import BatchSpan
-from tests.query.notify.mailboxes import NAMES, echo, line, mailbox
+from tests.query.notify.test_mailbox import NAMES, echo, line, mailbox
 from tests.support.servers import ROOT, die_with_parent
 from tests.support.waiting import wait_until
 
