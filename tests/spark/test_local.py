@@ -8,19 +8,17 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from partq_spark.base.errors import Invalid
-from partq_spark.cli.main import cli
+from partq import Invalid
 from partq_spark.spark import local
 from partq_spark.spark.local import QUICK_LOGS, make_home
+from tests.cli import processes
 from tests.support.spark import Lab
 
 LINKS = ("bin", "jars", "sbin")
@@ -40,13 +38,25 @@ def links(folder: Path) -> dict[str, Path]:
     return {path.name: path.readlink() for path in folder.iterdir()}
 
 
-def test_it_has_programs_and_jars_and_not_the_archive_of_pyspark(tmp_path: Path) -> None:
-    made = make_home(tmp_path / "new/home")
-    assert made.folder == tmp_path / "new/home"
-    assert links(made.folder) == {name: made.pyspark / name for name in LINKS}
-    assert (made.folder / "bin/spark-submit").exists()
-    assert list(made.folder.glob("jars/spark-core_*.jar"))
-    assert list(made.folder.parent.iterdir()) == [made.folder]
+def test_the_command_prints_what_a_shell_takes_or_json_or_refuses_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "a home"
+    first, again = (processes.run(tmp_path / "store", "spark-home", folder) for _ in range(2))
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == first.stdout == f"export SPARK_HOME={shlex.quote(str(folder))}\n"
+    shown = subprocess.run(
+        ["sh", "-c", f'{again.stdout}\nprintf %s "$SPARK_HOME"'], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout == str(folder)
+    told = json.loads(processes.run(tmp_path / "store", "spark-home", folder, "--json").stdout)
+    assert told["folder"] == str(folder)
+    assert links(folder) == {name: Path(told["pyspark"]) / name for name in LINKS}, "not the archive of PySpark"
+    assert (folder / "bin/spark-submit").exists()
+    assert list(folder.glob("jars/spark-core_*.jar"))
+    assert list(tmp_path.iterdir()) == [folder]
+    refused = processes.run(tmp_path / "store", "spark-home", tmp_path)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    says = f"Error: {tmp_path} exists and was not made by partq spark-home: name a new folder, or remove this one\n"
+    assert refused.stderr == says
 
 
 def test_made_again_it_stays_and_follows_another_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +75,7 @@ def test_several_may_make_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     package = install(tmp_path, monkeypatch)
     numbers = iter(range(1_000_000, 1_000_100))
     monkeypatch.setattr(os, "getpid", lambda: next(numbers))
-    for name in ("a", "b", "c", "d", "e"):
+    for name in ("a", "b", "c"):
         folder = tmp_path / "homes" / name
         with ThreadPoolExecutor(8) as several:
             made = list(several.map(make_home, [folder] * 8))
@@ -74,7 +84,12 @@ def test_several_may_make_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert list(folder.parent.glob(f"{name}.*")) == []
 
 
-def test_a_pyspark_without_spark_and_none_at_all_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyspark_without_spark_and_a_place_where_nothing_can_be_made_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match=r"the Spark home .*/file/home cannot be made \(.*\): name a folder"):
+        make_home(tmp_path / "file/home")
     install(tmp_path / "client", monkeypatch, parts=())
     for _ in range(2):
         with pytest.raises(Invalid, match=r"has no PySpark with Spark in it: run pip install 'partq\[demo\]'"):
@@ -83,90 +98,39 @@ def test_a_pyspark_without_spark_and_none_at_all_are_refused(tmp_path: Path, mon
         monkeypatch.setattr(local, "find_spec", lambda _: None)
 
 
-def _empty(folder: Path) -> None:
-    folder.mkdir()
-
-
-def _file(folder: Path) -> None:
-    folder.touch()
-
-
-def _with_something(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "notes").touch()
-
-
-def _a_spark_of_its_own(folder: Path) -> None:
+def put(folder: Path, other: str) -> None:
+    """Something that is not of ours."""
+    if other == "a link to nothing":
+        folder.symlink_to(folder.with_name("nothing"))
+    elif other == "a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+    if other == "with something":
+        (folder / "notes").touch()
     for name in LINKS:
-        (folder / name).mkdir(parents=True)
+        if other == "a Spark of its own":
+            (folder / name).mkdir()
+        elif other == "links elsewhere":
+            (folder / name).symlink_to(f"/usr/{name}")
 
 
-def _links_elsewhere(folder: Path) -> None:
-    folder.mkdir()
-    for name in LINKS:
-        (folder / name).symlink_to(f"/usr/{name}")
+FOREIGN = ["empty", "a file", "with something", "a Spark of its own", "links elsewhere", "a link to nothing"]
 
 
-def _link_to_nothing(folder: Path) -> None:
-    folder.symlink_to(folder.with_name("nothing"))
-
-
-@pytest.mark.parametrize(
-    "other", [_empty, _file, _with_something, _a_spark_of_its_own, _links_elsewhere, _link_to_nothing]
-)
-def test_what_was_not_made_here_is_refused_and_left_as_it_is(tmp_path: Path, other: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("other", FOREIGN)
+def test_what_was_not_made_here_is_refused_and_left_as_it_is(tmp_path: Path, other: str) -> None:
     folder = tmp_path / "home"
-    other(folder)
+    put(folder, other)
     before = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     with pytest.raises(Invalid, match=r"home exists and was not made by partq spark-home: name a new folder"):
         make_home(folder)
     assert sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
-def test_a_place_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(Invalid, match=r"the Spark home .*/file/home cannot be made \(.*\): name a folder"):
-        make_home(tmp_path / "file/home")
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_what_a_shell_takes(tmp_path: Path) -> None:
-    folder = tmp_path / "a home"
-    first, done = (CliRunner().invoke(cli, ["spark-home", str(folder)]) for _ in range(2))
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == first.stdout
-    shown = subprocess.run(
-        ["sh", "-c", f'{done.stdout}\nprintf %s "$SPARK_HOME"'], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert shown.stdout == str(folder)
-    assert done.stdout == f"export SPARK_HOME={shlex.quote(str(folder))}\n"
-
-
-def test_the_command_prints_json_and_takes_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(cli, ["spark-home", "home", "--json"])
-    assert json.loads(done.stdout) == {
-        "folder": str(tmp_path / "home"),
-        "pyspark": str(make_home(tmp_path / "home").pyspark),
-    }
-
-
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["spark-home", str(tmp_path)])
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"Error: {tmp_path} exists and was not made by partq spark-home: name a new folder, or remove this one\n"
-    )
-
-
-# --- Spark's own logs -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.spark
 def test_a_query_goes_on_where_it_was_with_either_way_to_write_sparks_logs(lab: Lab) -> None:
-    """The setting can be made and taken back at any time: the files are the same."""
+    """The setting can be made and taken back at any time: the files are the same (spark-traps.md 41)."""
     lab.create("orders", 2)
     setting, quick = QUICK_LOGS
     assert lab.spark.conf.get(setting) == quick

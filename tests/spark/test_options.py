@@ -1,158 +1,130 @@
-"""The options of the Spark source and sink: where each may stand, the queue, its store, topics, and secrets."""
+"""The options of the Spark source and sink: which role takes which, what each takes and refuses, and what contradicts
+itself. What a user sees of a refusal, and when, is in `test_refusals`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from partq_spark.log.connect import NamespaceAddress, QueueAddress
-from partq_spark.query.settings import Boundary, SourceOptions
+import partq
 from partq_spark.spark import options
-from partq_spark.spark.options import SinkOptions
-from tests.spark.option_cases import (
-    BASE,
-    BATCH_SOURCE,
-    EVERYWHERE,
-    GROUP,
-    ROLES,
-    SECRET,
-    SINK,
-    SINKS,
-    SOURCE,
-    STORE,
-    STREAM_SOURCE,
-    refused,
-    sink,
-    source,
-)
+from partq_spark.spark.option_values import MOST
+
+Parse = Callable[..., Any]
+
+STORE = "file:///stores/here"
+BASE = {"queue": "orders", "store": STORE}
+SECRET = "hunter2"
+WHEN = "2026-11-20T09:30:00Z"
+ROLES: dict[str, Parse] = {
+    "load": options.source_options,
+    "batch source": options.batch_source_options,
+    "stream source": options.stream_source_options,
+    "batch sink": options.batch_sink_options,
+    "stream sink": options.stream_sink_options,
+}
+SINKS = [options.batch_sink_options, options.stream_sink_options]
+SOURCES = {"load", "batch source", "stream source"}
+
+ALLOWED: dict[str, tuple[str, set[str]]] = {
+    "queue": ("orders", {*ROLES}),
+    "store": (STORE, {*ROLES}),
+    "namespace": ("shop", {*ROLES}),
+    "retryTimeout": ("3s", {*ROLES}),
+    "includeHeaders": ("true", {*ROLES}),
+    "startingOffsets": ("earliest", SOURCES),
+    "startingTimestamp": (WHEN, SOURCES),
+    "failOnDataLoss": ("false", SOURCES),
+    "maxMessagesPerTrigger": ("10", {"load", "stream source"}),
+    "maxBytesPerTrigger": ("64m", {"load", "stream source"}),
+    "maxDeliveredUnackedMsgsPerFlow": ("10", {"load", "stream source"}),
+    "pollInterval": ("50ms", {"load", "stream source"}),
+    "group": ("billing", {"load", "stream source"}),
+    "endingOffsets": ("latest", {"load", "batch source"}),
+    "endingTimestamp": (WHEN, {"load", "batch source"}),
+    "topic": ("a/b", {"batch sink", "stream sink"}),
+    "compression": ("zstd", {"batch sink", "stream sink"}),
+    "txnAppId": ("job", {"batch sink"}),
+    "checkpointlocation": ("/x", {"stream sink"}),  # Spark puts both there
+    "queryname": ("x", {"stream sink"}),
+    "maxOffsetsPerTriger": ("77", set()),
+}
+"""Every option with a value, and the roles that take it. Spark's `.load()` does not tell which source it is."""
+
+GROUP = {
+    "ownership": "store",
+    "flow": "left",
+    "ackMode": "auto",
+    "checkpointInterval": "1s",
+    "sessionTimeout": "10s",
+    "maxPollInterval": "1m",
+    "checkpoints": "store",
+}
+
+
+def source(**more: str) -> Any:
+    """What `load` reads, with these options besides queue and store."""
+    return options.source_options({**BASE, **more})
+
+
+def sink(**more: str) -> Any:
+    """What a batch sink reads, with these options besides queue and store."""
+    return options.batch_sink_options({**BASE, **more})
+
+
+def stream(**more: str) -> Any:
+    return options.stream_source_options({**BASE, **more})
+
+
+def refused(parse: Parse, *words: str, **more: str) -> None:
+    """It is not taken, and each of the words is said."""
+    with pytest.raises(partq.Invalid) as caught:
+        parse({**BASE, **more})
+    for word in words:
+        assert word in str(caught.value)
+
 
 # --- what stands where ------------------------------------------------------------------------------------------------
 
 
-def test_defaults() -> None:
-    target = QueueAddress(store=STORE, namespace="default", queue="orders", retry_timeout_s=120.0)
-    assert source() == SourceOptions(
-        target=target,
-        group=None,
-        start=None,
-        end=Boundary(edge="latest"),
-        max_messages=None,
-        max_bytes=None,
-        max_delivered_unacked=None,
-        fail_on_data_loss=True,
-        include_headers=False,
-        poll_interval_s=None,
-    )
-    assert sink() == SinkOptions(
-        where=NamespaceAddress(store=STORE, namespace="default", retry_timeout_s=120.0),
-        queue="orders",
-        topic=None,
-        fail_on_unattracted=False,
-        compression="lz4",
-        include_headers=False,
-        transaction=None,
-    )
-    assert sink().where.target("orders") == target
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", ALLOWED)
+def test_each_role_takes_its_options_however_they_are_spelt_and_names_any_other(name: str, role: str) -> None:
+    parse, (value, roles) = ROLES[role], ALLOWED[name]
+    with_it = {"txnVersion": "1"} if name == "txnAppId" else {}
+    if role in roles:
+        found = parse({**BASE, name: value, **with_it})
+        without = {each: said for each, said in BASE.items() if each != name}
+        assert parse({**without, name.upper(): value, **with_it}) == found
+    else:
+        others = "retryTimeout" if not roles else ""  # an option that nobody has: what there is is told
+        refused(parse, repr(name), repr(value), others, **{name: value}, **with_it)
 
 
-@pytest.mark.parametrize("parse", ROLES)
-@pytest.mark.parametrize("name", EVERYWHERE)
-def test_what_every_role_takes(parse: Callable[[dict[str, str]], object], name: str) -> None:
-    parse({**BASE, name: EVERYWHERE[name]})
+@pytest.mark.parametrize("role", ROLES)
+def test_a_queue_must_be_named_once_by_a_good_name_in_a_store_with_an_absolute_url(role: str) -> None:
+    parse = ROLES[role]
+    with pytest.raises(partq.Invalid, match="no queue was named"):
+        parse({"store": STORE})
+    refused(parse, "'orders'", "'bills'", path="bills")
+    for name in ("a/b", "_x", ".x", "-x", "ä", "x" * 64, "a b", "../x"):
+        for option in ("queue", "namespace"):
+            refused(parse, f"{option} name {name!r} is not allowed", **{option: name})
+    for store in ("file:data", "file:./data", "data", "/data", "s3://bucket", "file://", "file:///"):
+        refused(parse, "store", store=store)
 
 
-@pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
-def test_names_are_case_insensitive(spell: Callable[[str], str]) -> None:
-    wanted = {**EVERYWHERE, **STREAM_SOURCE, "startingOffsets": "earliest", "failOnDataLoss": "false"}
-    assert options.stream_source_options({spell(name): value for name, value in wanted.items()}) == (
-        options.stream_source_options(wanted)
-    )
-
-
-@pytest.mark.parametrize("parse", ROLES)
-def test_an_unknown_option_is_refused_with_name_value_and_what_is_allowed(
-    parse: Callable[[dict[str, str]], object],
-) -> None:
-    message = refused(parse, {**BASE, "maxOffsetsPerTriger": "77"})
-    assert "'maxOffsetsPerTriger'" in message
-    assert "'77'" in message
-    for allowed in ("queue", "store", "namespace", "retryTimeout", "includeHeaders"):
-        assert allowed in message
-
-
-@pytest.mark.parametrize(
-    ("parse", "names"),
-    [
-        (options.batch_source_options, STREAM_SOURCE),
-        (options.batch_source_options, GROUP),
-        (options.batch_sink_options, GROUP),
-        (options.batch_source_options, {**SINK, "failOnUnattractedTopic": "true"}),
-        (options.stream_source_options, SINK),
-        (options.stream_source_options, BATCH_SOURCE),
-        (options.stream_sink_options, {"txnAppId": "job", "txnVersion": "1"}),
-        (options.batch_source_options, {"compression": "lz4", "txnAppId": "job", "checkpointLocation": "/x"}),
-        (options.stream_source_options, {"compression": "lz4", "txnVersion": "1", "queryName": "x"}),
-        (options.batch_sink_options, {**SOURCE, **STREAM_SOURCE, **BATCH_SOURCE}),
-        (options.stream_sink_options, {**SOURCE, **STREAM_SOURCE, **BATCH_SOURCE}),
-    ],
-)
-def test_an_option_of_another_role_is_refused(parse: Callable[[dict[str, str]], object], names: dict[str, str]) -> None:
-    for name, value in names.items():
-        message = refused(parse, {**BASE, name: value})
-        assert repr(name) in message
-        assert repr(value) in message
-
-
-def test_load_takes_what_either_source_takes_because_spark_does_not_tell_which() -> None:
-    source(**STREAM_SOURCE, endingOffsets="latest")
-
-
-def test_a_stream_sink_takes_what_spark_puts_among_its_options() -> None:
-    options.stream_sink_options({**BASE, "checkpointlocation": "/x", "queryname": "publish"})
-
-
-# --- the queue and its store ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("parse", ROLES)
-def test_the_queue_is_required(parse: Callable[[dict[str, str]], object]) -> None:
-    assert "no queue was named" in refused(parse, {"store": STORE})
-
-
-def test_the_path_names_the_queue_too() -> None:
-    assert options.source_options({"path": "Orders", "store": STORE}).target.queue == "orders"
-    assert options.source_options({"path": "Orders", "queue": "orders", "store": STORE}).target.queue == "orders"
-
-
-def test_two_queues_are_one_too_many() -> None:
-    message = refused(options.source_options, {**BASE, "path": "bills"})
-    assert "'orders'" in message
-    assert "'bills'" in message
-
-
-@pytest.mark.parametrize("name", ["a/b", "_x", ".x", "-x", "ä", "x" * 64, "a b", "../x"])
-@pytest.mark.parametrize("option", ["queue", "namespace"])
-def test_bad_names_are_refused(option: str, name: str) -> None:
-    message = refused(options.source_options, {**BASE, option: name})
-    assert f"{option} name {name!r} is not allowed" in message
-
-
-def test_names_are_lower_cased_at_the_edge() -> None:
+def test_names_are_lower_cased_and_the_store_is_canonical_or_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given_by in ({"path": "Orders"}, {"path": "Orders", "queue": "orders"}):
+        assert options.source_options({**given_by, "store": STORE}).target.queue == "orders"
     assert source(namespace="Shop").target.namespace == "shop"
-
-
-def test_the_store_is_written_in_its_canonical_form() -> None:
     assert source(store="file:///stores//here/x/..").target.store == STORE
     assert source(store="azure://container/prefix/").target.store == "azure://container/prefix"
-
-
-@pytest.mark.parametrize("store", ["file:data", "file:./data", "data", "/data", "s3://bucket", "file://", "file:///"])
-def test_a_store_that_is_no_absolute_url_is_refused(store: str) -> None:
-    assert "store" in refused(options.source_options, {**BASE, "store": store})
-
-
-def test_the_default_store_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARTQ_STORE", "file:///from/variable")
     assert options.source_options({"queue": "orders"}).target.store == "file:///from/variable"
     monkeypatch.delenv("PARTQ_STORE")
@@ -160,56 +132,187 @@ def test_the_default_store_comes_from_the_environment(monkeypatch: pytest.Monkey
     assert options.source_options({"queue": "orders"}).target.store == "file:///home/somebody/.partq"
 
 
-@pytest.mark.parametrize("name", [*EVERYWHERE, *SOURCE, *STREAM_SOURCE, *BATCH_SOURCE])
-def test_an_empty_value_is_no_value(name: str) -> None:
-    """It is mostly a variable that was not set; a default in its place might be another store."""
-    for blank in ("", "  "):
-        assert f"{name!r} is empty" in refused(options.source_options, {**BASE, name: blank})
+def test_defaults() -> None:
+    found = stream()
+    assert (found.target.queue, found.target.store, found.target.namespace) == ("orders", STORE, "default")
+    assert found.target.retry_timeout_s == 120.0
+    assert (found.group, found.start, found.max_messages, found.max_bytes) == (None, None, None, None)
+    assert (found.max_delivered_unacked, found.poll_interval_s) == (None, None)
+    assert (found.fail_on_data_loss, found.include_headers) == (True, False)
+    assert source().end.edge == "latest"
+    written = sink()
+    assert (written.queue, written.topic, written.fail_on_unattracted) == ("orders", None, False)
+    assert (written.compression, written.include_headers, written.transaction) == ("lz4", False, None)
+    assert written.where.target("orders") == found.target
 
 
-# --- topics -----------------------------------------------------------------------------------------------------------
+# --- what a value may be ----------------------------------------------------------------------------------------------
+
+AT = source(startingTimestamp=WHEN).start
+TAKEN: list[tuple[dict[str, str], str, Any]] = [
+    *(({"failOnDataLoss": text}, "fail_on_data_loss", text == "TRUE") for text in ("TRUE", "False", " false ")),
+    *(({"maxMessagesPerTrigger": text}, "max_messages", n) for text, n in (("1", 1), (" 20 ", 20), (str(MOST), MOST))),
+    *(
+        ({"maxBytesPerTrigger": text}, "max_bytes", size)
+        for text, size in (("1", 1), ("1b", 1), ("2k", 2048), ("2KB", 2048), ("64m", 64 << 20), ("1 g", 1 << 30))
+    ),
+    *(
+        ({"pollInterval": text}, "poll_interval_s", seconds)
+        for text, seconds in (("0s", 0.0), ("50ms", 0.05), ("1.5s", 1.5), ("1 s", 1.0), ("1m", 60.0))
+    ),
+    ({"startingOffsets": "LATEST"}, "start.edge", "latest"),
+    ({"startingOffsets": '{"0": 12, "1": 7}'}, "start.offsets", {0: 12, 1: 7}),
+    ({"endingOffsets": "earliest"}, "end.edge", "earliest"),
+    ({"endingTimestamp": "2026-11-20T10:30:00+01:00"}, "end", AT),
+    ({"startingTimestamp": WHEN}, "start.time_us", 1_795_167_000_000_000),
+]
+
+
+@pytest.mark.parametrize(("given_options", "name", "value"), TAKEN, ids=str)
+def test_values_that_are_taken(given_options: dict[str, str], name: str, value: Any) -> None:
+    found = source(**given_options)
+    for each in name.split("."):
+        found = getattr(found, each)
+    assert found == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+BAD = {
+    "failOnDataLoss": ("give true or false", ["yes", "1", "0", "truee", "none"]),
+    "includeHeaders": ("give true or false", ["yes", "1"]),
+    "maxMessagesPerTrigger": ("", ["0", "-1", "1.5", "many", "1e3", "1_000", "٣", str(MOST + 1), "9" * 5000]),
+    "maxBytesPerTrigger": ("", ["0", "0m", "-1", "1.5m", "m", "1x", "1mm", "9000000t", "9" * 5000]),
+    "maxDeliveredUnackedMsgsPerFlow": ("", ["0"]),
+    "retryTimeout": ("ms, s, m, h", ["5", "-1s", "s", "1 day", "nan s", "25h", "1S"]),
+    "pollInterval": ("ms, s, m, h", ["100", "61s", "1m1s", "fast"]),
+    "startingOffsets": (
+        "earliest, latest, or JSON naming every partition",
+        [
+            *("newest", "12", "[1, 2]", "{}", "{", '"earliest"', "null", "true"),
+            *('{"0": -1}', '{"0": 1.0}', '{"0": true}', '{"0": null}', '{"0": "1"}', '{"a": 1}', '{"-1": 1}'),
+            *('{"": 1}', '{"0": 1, "0": 2}', '{"0": 1, "00": 2}', '{"0": {"1": 2}}', "[" * 100_000),
+        ],
+    ),
+    "endingOffsets": ("earliest, latest, or JSON naming every partition", ["newest"]),
+    "startingTimestamp": ("", ["2026-11-20", "2026-11-20T09:30:00", "yesterday", "1795167000", "2026-13-01T00:00:00Z"]),
+    "endingTimestamp": ("", ["yesterday"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_values_that_are_refused_with_what_is_allowed(name: str) -> None:
+    allowed, texts = BAD[name]
+    for text in texts:
+        refused(options.source_options, f"{name}={text!r} is not allowed", allowed, **{name: text})
+    for blank in ("", "  "):  # mostly a variable that was not set; a default in its place might be another store
+        refused(options.source_options, f"{name!r} is empty", **{name: blank})
+
+
+@given(st.dictionaries(st.integers(0, 2000), st.integers(0, MOST), min_size=1))
+def test_offsets_are_read_as_they_were_written(offsets: dict[int, int]) -> None:
+    text = "{" + ", ".join(f'"{partition}": {offset}' for partition, offset in offsets.items()) + "}"
+    assert source(startingOffsets=text).start.offsets == offsets
+
+
+@pytest.mark.parametrize("edge", ["starting", "ending"])
+def test_a_place_by_offset_and_by_time_contradicts_itself(edge: str) -> None:
+    both = {f"{edge}Offsets": "earliest", f"{edge}Timestamp": WHEN}
+    said = (f"{edge}Offsets='earliest'", f"{edge}Timestamp='{WHEN}'", "contradict")
+    refused(options.source_options, *said, **both)
+
+
+# --- sinks ------------------------------------------------------------------------------------------------------------
+
+
+def test_compression_and_transactions() -> None:
+    for text in ("none", "lz4", "zstd", "LZ4"):
+        assert sink(compression=text).compression == text.lower()
+    refused(options.batch_sink_options, "compression='gzip' is not allowed: give none, lz4 or zstd", compression="gzip")
+    assert sink(txnAppId="job", txnVersion="0").transaction == ("job", 0)
+    assert sink(txnAppId="ä" * 127, txnVersion=str(MOST)).transaction == ("ä" * 127, MOST)
+    refused(options.batch_sink_options, "1 to 255 bytes", txnAppId="ä" * 128, txnVersion="1")
+    refused(options.batch_sink_options, "option 'txnVersion' is missing", txnAppId="job")
+    refused(options.batch_sink_options, "option 'txnAppId' is missing", txnVersion="1")
+    for version in ("-1", "1.0", "one", str(MOST + 1), "9" * 5000):
+        refused(options.batch_sink_options, f"txnVersion={version!r} is not", txnAppId="job", txnVersion=version)
 
 
 @pytest.mark.conformance("DIS-07")
 @pytest.mark.parametrize("parse", SINKS)
-def test_with_a_topic_no_queue_need_be_named(parse: Callable[..., SinkOptions]) -> None:
-    by_option = parse({"store": STORE, "Topic": "orders/eu", "failOnUnattractedTopic": "true"})
-    assert (by_option.queue, by_option.topic, by_option.fail_on_unattracted) == (None, "orders/eu", True)
-    by_column = parse({"store": STORE, "failOnUnattractedTopic": "true"}, topic_column=True)
-    assert (by_column.queue, by_column.topic, by_column.fail_on_unattracted) == (None, None, True)
-    both = parse({**BASE, "topic": "orders/eu"}, topic_column=True)
-    assert (both.queue, both.topic) == ("orders", "orders/eu")
-    assert parse({"path": "Orders", "store": STORE}, topic_column=True).queue == "orders"
+def test_with_a_topic_no_queue_need_be_named(parse: Parse) -> None:
+    strict = {"store": STORE, "failOnUnattractedTopic": "true"}
+    for given_options, by_column, found in (
+        (strict | {"Topic": "orders/eu"}, False, (None, "orders/eu", True)),
+        (strict, True, (None, None, True)),
+        (BASE | {"topic": "orders/eu"}, True, ("orders", "orders/eu", False)),
+        ({"path": "Orders", "store": STORE}, True, ("orders", None, False)),
+    ):
+        made = parse(given_options, topic_column=by_column)
+        assert (made.queue, made.topic, made.fail_on_unattracted) == found
+    refused(parse, "'failOnUnattractedTopic' (value 'true') is for", failOnUnattractedTopic="true")
+    for topic, place in (("a//b", "level 2 is empty"), ("a/*", "level 2 ('*') holds '*'"), (">", "holds '>'")):
+        refused(parse, f"option topic {topic!r} is not allowed", place, topic=topic)
 
 
-@pytest.mark.conformance("DIS-07")
-@pytest.mark.parametrize("parse", SINKS)
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_has_defaults_its_ownership_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARTQ_OWNERSHIP", raising=False)
+    found = stream(group="Billing", flow="Left").group
+    assert (found.name, found.flow, found.ownership, found.keep_offsets) == ("billing", "left", "none", True)
+    assert (found.manual_acks, found.checkpoint_interval_s) == (False, None)
+    assert (found.session_timeout_s, found.max_poll_interval_s) == (10.0, None)
+    assert stream(group="billing", **GROUP).group.max_poll_interval_s == 60.0
+    assert stream(group="billing", ownership="redis://Host").group.ownership == "redis://Host:6379/0"
+    assert not stream(group="billing", checkpoints="none").group.keep_offsets
+    monkeypatch.setenv("PARTQ_OWNERSHIP", "redis://host:7000/3")
+    assert stream(group="billing", sessionTimeout="7s").group.ownership == "redis://host:7000/3"
+    assert stream(group="billing", ownership="none").group.ownership == "none"
+    assert stream().group is None, "without a group it says nothing"
+
+
+def test_by_hand_there_is_a_bound_for_what_is_in_hand() -> None:
+    by_hand = {"group": "billing", "ackMode": "MANUAL", "flow": "left"}
+    found = stream(**by_hand)
+    assert (found.group.manual_acks, found.max_delivered_unacked) == (True, 10_000)
+    assert stream(**by_hand, maxDeliveredUnackedMsgsPerFlow="7").max_delivered_unacked == 7
+
+
 @pytest.mark.parametrize(
-    ("topic", "place"), [("a//b", "level 2 is empty"), ("a/*", "level 2 ('*') holds '*'"), (">", "holds '>'")]
+    ("more", "said"),
+    [
+        ({"ownership": "none", "sessionTimeout": "9s"}, "'sessionTimeout'"),
+        ({"ownership": "none", "maxPollInterval": "9s"}, "'maxPollInterval'"),
+        ({"ownership": "kafka"}, "redis://host:port/db"),
+        ({"ownership": "store", "sessionTimeout": "4s"}, "from 5s"),
+        ({"checkpoints": "none", "checkpointInterval": "1s"}, "'checkpointInterval'"),
+        ({"checkpoints": "redis"}, "give store or none"),
+        ({"ackMode": "manual"}, "ackMode='manual' needs the option flow"),
+        ({"ackMode": "manual", "flow": "left", "checkpoints": "none"}, "ackMode='manual' and checkpoints='none'"),
+        ({"ackMode": "sometimes"}, "give auto or manual"),
+        ({"flow": "no spaces"}, "flow name 'no spaces'"),
+        ({"group": "_segments"}, "begin with '_'"),
+    ],
 )
-def test_a_malformed_topic_is_refused(parse: Callable[..., SinkOptions], topic: str, place: str) -> None:
-    message = refused(parse, {**BASE, "topic": topic})
-    assert message.startswith(f"option topic {topic!r} is not allowed")
-    assert place in message
+def test_what_contradicts_itself_in_a_group_is_refused(more: dict[str, str], said: str) -> None:
+    refused(options.stream_source_options, said, **{"group": "billing", **more})
 
 
-@pytest.mark.parametrize("parse", SINKS)
-def test_what_is_for_topics_is_refused_without_them(parse: Callable[..., SinkOptions]) -> None:
-    message = refused(parse, {**BASE, "failOnUnattractedTopic": "true"})
-    assert "'failOnUnattractedTopic'" in message
-    assert "column topic" in message
-    assert "no topic" in refused(parse, {"store": STORE})
+@pytest.mark.parametrize("name", GROUP)
+def test_what_is_for_groups_is_refused_without_one(name: str) -> None:
+    refused(options.stream_source_options, f"'{name}'", "group", **{name: GROUP[name]})
+    for parse in (options.batch_source_options, options.batch_sink_options):
+        refused(parse, repr(name), **{name: GROUP[name]})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("accountKey", SECRET),
-        ("password", SECRET),
-        ("sas_token", SECRET),
+        *((name, SECRET) for name in ("accountKey", "password", "sas_token", "apiSecret")),
         ("connectionString", f"AccountName=a;AccountKey={SECRET}"),
         ("endpoint", f"AccountName=a;AccountKey={SECRET}"),
         ("ownership", f"redis://user:{SECRET}@host/0"),
@@ -219,8 +322,11 @@ def test_what_is_for_topics_is_refused_without_them(parse: Callable[..., SinkOpt
         ("store", f"DefaultEndpointsProtocol=https;AccountKey={SECRET}"),
     ],
 )
-@pytest.mark.parametrize("parse", ROLES)
 def test_what_may_be_a_secret_is_never_repeated(
-    parse: Callable[[dict[str, str]], object], name: str, value: str
+    role: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert SECRET not in refused(parse, {**BASE, name: value})
+    monkeypatch.setenv("PARTQ_OWNERSHIP", f"redis://:{SECRET}@host")
+    for more in ({name: value}, {name: value, "group": "billing"}):
+        with pytest.raises(partq.Invalid) as caught:
+            ROLES[role]({**BASE, **more})
+        assert SECRET not in str(caught.value)

@@ -12,7 +12,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from partq_spark.log.model import QueueConfig
 from tests.support.spark import Lab, failure
 
 pytestmark = pytest.mark.spark
@@ -23,7 +22,7 @@ GOOD = "key string, value string"
 @pytest.fixture
 def orders(lab: Lab) -> Iterator[Lab]:
     """A lab with a queue that must be the same afterwards, to the byte of its head."""
-    lab.create("orders", 2, QueueConfig(max_message_bytes=5000))
+    lab.create("orders", 2, max_message_bytes=5000)
     lab.publish("orders", [("k", b"there before")])
     head = (lab.store_folder / "default/orders/_head.json").read_bytes()
     yield lab
@@ -187,7 +186,7 @@ def test_a_string_that_is_no_text_is_refused(orders: Lab, columns: str, says: st
     with pytest.raises(PySparkException) as caught:
         orders.append(orders.spark.range(1).selectExpr(*split(columns)), "orders")
     assert says in str(caught.value)
-    assert orders.head("orders").messages == 1, "only what was there before"
+    assert orders.queue("orders").describe().messages == 1, "only what was there before"
 
 
 @pytest.mark.parametrize("case", [*SINK_COLUMNS, *SINK_ROWS])

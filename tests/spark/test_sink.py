@@ -1,32 +1,42 @@
-"""What a sink publishes: types, headers, compression, plain copies; by batch and by stream."""
+"""What a sink publishes: types, headers, compression, plain copies; by batch and by stream, also while the partition
+count changes.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from chispa import assert_df_equality
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row
 
-from tests.support.messages import open_queue
-from tests.support.spark import Lab, ended
+import partq
+from tests.spark.flows.conftest import partition_of
+from tests.support.spark import Consumer, Lab, ended
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 HEADERS = "headers array<struct<key string, value binary>>"
+EVERYTHING = {"startingOffsets": "earliest"}
 
 
-def test_text_and_bytes_are_published_as_they_are(lab: Lab) -> None:
-    lab.create("orders", 1)
+def test_text_and_bytes_are_published_as_they_are_by_path_and_by_option(lab: Lab) -> None:
+    lab.create("orders")
     session = lab.spark
-    rows = [
+    large = session.newSession()
+    large.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    for rows in (
         session.createDataFrame([("schlüssel", "größe 分 \0 🚚"), (None, "")], "key string, value string"),
         session.createDataFrame([(b"k", b"\x00\xff"), (None, b"")], "key binary, value binary"),
         session.createDataFrame([(b"only a value",)], "value binary"),
         session.createDataFrame([("order of columns", 1.5, "k")], "value string, offset double, key string"),
-    ]
-    for each in rows:
-        lab.append(each.coalesce(1), "orders")
+        large.createDataFrame([("k", "large", [("a", b"1")])], f"key string, value string, {HEADERS}"),
+    ):
+        rows.coalesce(1).write.format("partq").option("store", lab.url).mode("append").save("orders")
     assert [(message.key, message.value) for message in lab.browse("orders")] == [
         ("schlüssel", "größe 分 \0 🚚".encode()),
         (None, b""),
@@ -34,134 +44,218 @@ def test_text_and_bytes_are_published_as_they_are(lab: Lab) -> None:
         (None, b""),
         (None, b"only a value"),
         ("k", b"order of columns"),
+        ("k", b"large"),
     ]
-    assert len(lab.head("orders").entries) == 4
+    assert lab.queue("orders").describe().log.entries == 5
+    before = lab.head("orders"), lab.objects("orders")
+    for empty in (session.createDataFrame([], "key string, value string"), session.range(9).selectExpr("'v' value")):
+        lab.append(empty.where("value = ''"), "orders")
+    lab.append(session.createDataFrame([], "value string"), "orders", txnAppId="nightly", txnVersion="1")
+    assert (lab.head("orders"), lab.objects("orders")) == before, "no rows are no publish"
 
 
-def test_the_queue_may_be_the_path(lab: Lab) -> None:
-    lab.create("orders", 1)
-    rows = lab.spark.createDataFrame([("v",)], "value string")
-    rows.write.format("partq").option("store", lab.url).mode("append").save("orders")
-    writer = lab.stream("orders", startingOffsets="earliest").writeStream.format("partq").option("store", lab.url)
-    writer = writer.option("checkpointLocation", str(lab.folder / "publisher")).trigger(availableNow=True)
-    ended(writer.start("orders"))
-    assert [message.value for message in lab.browse("orders")] == [b"v", b"v"]
-
-
-def test_no_rows_are_no_publish(lab: Lab) -> None:
-    lab.create("orders", 2)
-    before = lab.head("orders")
-    empty = lab.spark.createDataFrame([], "key string, value string")
-    lab.append(empty, "orders")
-    lab.append(lab.spark.range(100).where("id < 0").selectExpr("cast(id as string) value"), "orders")
-    lab.append(empty, "orders", txnAppId="nightly", txnVersion="1")
-    assert lab.head("orders") == before
-    assert lab.objects("orders") == ["_head.json"]
-
-
-def test_headers_make_the_round_trip_in_batch_and_in_stream(lab: Lab) -> None:
-    for name in ("orders", "copy", "copied stream"):
-        lab.create(name.replace(" ", "-"), 2)
-    headers = [
-        [("trace", b"\x01"), ("trace", b"\x02"), ("empty", b""), ("null", None)],
-        [],
-        None,
-    ]
-    rows = lab.spark.createDataFrame(
-        [(f"k{n}", f"v{n}", each) for n, each in enumerate(headers)], f"key string, value string, {HEADERS}"
-    )
-    lab.append(rows, "orders")
-    lab.publish("orders", [("k9", b"published without headers")])
-    read = lab.read("orders", includeHeaders="true")
-    assert read.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
-    found = {row.key: row.headers and [(each.key, each.value) for each in row.headers] for row in read.collect()}
-    assert found == {"k0": headers[0], "k1": [], "k2": None, "k9": None}
-    assert "headers" not in lab.read("orders").columns
-
-    lab.append(read, "copy")  # a plain copy: the source's other columns are ignored
-    stream = lab.stream("orders", includeHeaders="true", startingOffsets="earliest")
-    ended(lab.publisher(stream, "copied-stream", "copy"))
-    for name in ("copy", "copied-stream"):
-        assert_df_equality(
-            lab.read(name, includeHeaders="true").select("key", "value", "headers"),
-            read.select("key", "value", "headers"),
-            ignore_row_order=True,
-            ignore_nullable=True,
-        )
-
-
-def test_a_plain_copy_keeps_keys_values_partitions_and_order(lab: Lab) -> None:
-    lab.create("orders", 4)
-    lab.create("copy", 4)
+def test_a_plain_copy_keeps_keys_values_headers_partitions_and_order(lab: Lab) -> None:
+    """By batch and by stream; the source's other columns are ignored."""
+    for name in ("orders", "copy", "copied-stream"):
+        lab.create(name, 4)
+    headers = [[("trace", b"\x01"), ("trace", b"\x02"), ("empty", b""), ("null", None)], [], None]
+    rows = [(f"k{n}", f"v{n}", each) for n, each in enumerate(headers)]
+    lab.append(lab.spark.createDataFrame(rows, f"key string, value string, {HEADERS}"), "orders")
     for publish in range(3):
         lab.publish("orders", [(f"k{n}", b"%d/%d" % (publish, n)) for n in range(200)])
-    ended(lab.publisher(lab.stream("orders", startingOffsets="earliest"), "copy", "copy"))
-    copied, original = lab.browse("copy"), lab.browse("orders")
-    assert [(each.partition, each.offset, each.key, each.value) for each in copied] == [
-        (each.partition, each.offset, each.key, each.value) for each in original
-    ]
+    read = lab.read("orders", includeHeaders="true")
+    assert read.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    assert "headers" not in lab.read("orders").columns
+    lab.append(read.coalesce(1), "copy")
+    stream = lab.stream("orders", includeHeaders="true", **EVERYTHING)
+    ended(lab.publisher(stream, "copied-stream", "copy"))
+
+    def told(name: str) -> list[tuple[object, ...]]:
+        return [(each.partition, each.key, each.value, each.headers) for each in lab.browse(name)]
+
+    assert told("copied-stream") == told("orders")
+    assert sorted(told("copy"), key=repr) == sorted(told("orders"), key=repr)
+    found = {row.value: row.headers and [(each.key, each.value) for each in row.headers] for row in read.collect()}
+    assert [found[value] for value in (b"v0", b"v1", b"v2", b"0/0")] == [*headers, None]
 
 
 def test_each_compression_is_read_back_and_used(lab: Lab) -> None:
-    rows = lab.spark.range(3000).selectExpr("cast(id as string) key", "repeat(cast(id % 7 as string), 200) value")
+    """In a task with more rows than one of Spark's Arrow batches has (spark-traps.md 12): one segment, in order."""
+    rows = lab.spark.range(0, 12_000, 1, 1).selectExpr(
+        "cast(id % 5 as string) key", "rpad(cast(id as string), 200, '.') value"
+    )
     sizes = {}
-    for compression in ("none", "lz4", "zstd"):
-        lab.create(compression, 2)
-        lab.append(rows.coalesce(1), compression, compression=compression)
-        assert_df_equality(
-            lab.read(compression).selectExpr("key", "cast(value as string) value"),
-            rows,
-            ignore_row_order=True,
-            ignore_nullable=True,
-        )
-        sizes[compression] = sum(path.stat().st_size for path in lab.segments(compression))
-    lab.create("default", 2)
-    lab.append(rows.coalesce(1), "default")
+    for compression in ("none", "lz4", "zstd", "default"):
+        lab.create(compression, 3)
+        lab.append(rows, compression, **({"compression": compression} if compression != "default" else {}))
+        (segment,) = lab.segments(compression)
+        sizes[compression] = segment.stat().st_size
+        last: dict[str | None, int] = {}
+        for message in lab.browse(compression):
+            number = int(message.value.split(b".")[0])
+            assert number > last.get(message.key, -1)
+            last[message.key] = number
+        assert lab.read(compression).count() == 12_000
     assert sizes["lz4"] < sizes["none"] / 4
     assert sizes["zstd"] < sizes["none"] / 4
-    assert sizes["zstd"] != sizes["lz4"]
-    assert sum(path.stat().st_size for path in lab.segments("default")) == sizes["lz4"]
-
-
-def test_a_large_task_is_one_segment_and_one_publish_in_order(lab: Lab) -> None:
-    """More rows than one of Spark's Arrow batches has, more bytes than one run of the segment writer."""
-    lab.create("orders", 3)
-    rows = lab.spark.range(0, 90_000, 1, 1).selectExpr(
-        "cast(id % 5 as string) key", "rpad(cast(id as string), 1000, '.') value"
-    )
-    lab.append(rows, "orders", compression="zstd")
-    head = lab.head("orders")
-    assert (len(head.entries), len(head.entries[0].segments), head.messages) == (1, 1, 90_000)
-    assert len(head.entries[0].slices) > 3
-    last: dict[str, int] = {}
-    number = "cast(substring_index(cast(value as string), '.', 1) as int) id"
-    for row in lab.read("orders").selectExpr("key", number).toLocalIterator():
-        assert row.id > last.get(row.key, -1)
-        last[row.key] = row.id
-
-
-def test_sparks_large_types_make_no_difference(lab: Lab) -> None:
-    session: SparkSession = lab.spark.newSession()
-    session.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
-    lab.create("orders", 2)
-    lab.append(session.createDataFrame([("k", "v", [("a", b"1")])], f"key string, value string, {HEADERS}"), "orders")
-    read = session.read.format("partq").options(store=lab.url, includeHeaders="true").load("orders")
-    (row,) = read.collect()
-    assert (row.key, bytes(row.value), row.headers[0].key) == ("k", b"v", "a")
+    assert sizes["zstd"] != sizes["lz4"] == sizes["default"]
 
 
 def test_the_default_store_is_the_drivers_variable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """PARTQ_STORE as it was when Spark started; what this process has set since does not matter (spark-traps.md 26)."""
-    from partq_spark.log import admin
-    from partq_spark.objects import open_store
-
     jvm = lab.spark.sparkContext._jvm
     assert jvm is not None
     url = jvm.java.lang.System.getenv("PARTQ_STORE")
     assert url.endswith("default-store")
     monkeypatch.setenv("PARTQ_STORE", lab.url)
     name = f"orders-{os.getpid()}"
-    admin.create_queue(open_store(url), "default", name, 1)
+    queue = partq.create_queue(name, partitions=1, store=url)
     lab.spark.createDataFrame([("v",)], "value string").write.format("partq").mode("append").save(name)
     assert lab.spark.read.format("partq").load(name).count() == 1
-    assert open_queue(url, name).refresh().messages == 1
+    assert queue.describe().messages == 1
+
+
+# --- the partition count changes --------------------------------------------------------------------------------------
+
+KEYS = [f"key{number}" for number in range(16)]
+
+
+def publish(lab: Lab, name: str, *numbers: int) -> None:
+    """One message of every key for each number."""
+    for number in numbers:
+        lab.publish(name, [(key, f"{number}/{key}".encode()) for key in KEYS])
+
+
+def resizing(lab: Lab, name: str, changes: dict[int, int], marks: Path) -> Callable[[DataFrame], DataFrame]:
+    """Rows as they are; the task that meets the message with one of these numbers changes the count, once, while it
+    stages: when the driver swaps, the queue has another layout than the one that was staged for.
+    """
+    url = lab.url
+
+    def alter(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for value in batch.column("value").to_pylist():
+                number = int(bytes(value).split(b"/")[0])
+                if number not in changes:
+                    continue
+                with (marks / "lock").open("ab") as lock:  # another task has the same numbers, and they have an order
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    if not (marks / str(number)).exists():
+                        partq.open_queue(name, store=url).alter(partitions=changes[number])
+                        (marks / str(number)).touch()
+            yield batch
+
+    marks.mkdir(exist_ok=True)
+    return lambda rows: rows.select("key", "value").mapInArrow(alter, "key string, value binary")
+
+
+def stored_order(lab: Lab, name: str) -> dict[str, list[int]]:
+    """Of every key the numbers of its messages, layout after layout; each message must lie where its layout says."""
+    layouts = lab.queue(name).describe().layouts
+    found: dict[str, list[tuple[int, int, int]]] = {key: [] for key in KEYS}
+    for message in lab.browse(name):
+        number, key = message.value.decode().split("/")
+        newest = max(
+            index
+            for index, layout in enumerate(layouts)
+            if message.partition < layout.partitions and message.offset >= layout.begin[message.partition]
+        )
+        assert message.partition == partition_of(key, layouts[newest].partitions)
+        found[key].append((newest, message.offset, int(number)))
+    return {key: [number for _, _, number in sorted(places)] for key, places in found.items()}
+
+
+def delivered_order(consumer: Consumer) -> dict[str, list[int]]:
+    """Of every key the numbers of its messages in the order in which they were processed. Within a batch partitions run
+    side by side, so a key in two of them has no order.
+    """
+
+    def offset(row: Row) -> int:
+        return int(row.offset)
+
+    found: dict[str, list[int]] = {key: [] for key in KEYS}
+    for _, rows in consumer.batches:
+        for key in KEYS:
+            mine = sorted((row for row in rows if row.key == key), key=offset)
+            assert len({row.partition for row in mine}) <= 1, f"{key} is in several partitions of one batch"
+            found[key] += [int(bytes(row.value).split(b"/")[0]) for row in mine]
+    return found
+
+
+def all_in_order(*numbers: int) -> dict[str, list[int]]:
+    return {key: list(numbers) for key in KEYS}
+
+
+@pytest.mark.conformance("RES-01", "DIS-09")
+def test_batch_and_stream_are_placed_again_when_the_count_changes_while_their_tasks_stage(lab: Lab) -> None:
+    lab.create("inbox")
+    orders = lab.create("orders", 4)
+    publish(lab, "orders", 0)
+    given = [(key, f"{number}/{key}".encode()) for key in sorted(KEYS) for number in (1, 2, 3)]
+    rows = lab.spark.createDataFrame(given, "key string, value binary").coalesce(2)  # a task has half of the keys
+    through = resizing(lab, "orders", {1: 8, 2: 3}, lab.folder / "marks")
+    lab.append(through(rows), "orders", txnAppId="nightly", txnVersion="1")
+    assert [layout.partitions for layout in orders.describe().layouts] == [4, 3], "the count between has no messages"
+    assert stored_order(lab, "orders") == all_in_order(0, 1, 2, 3)
+    before = lab.head("orders")
+    lab.append(rows, "orders", txnAppId="nightly", txnVersion="1")  # again, for the new count
+    assert lab.head("orders") == before
+
+    publish(lab, "inbox", 4, 5, 6)
+    through = resizing(lab, "orders", {4: 8, 5: 3, 6: 16}, lab.folder / "marks")
+    stream = through(lab.stream("inbox", **EVERYTHING, maxMessagesPerTrigger=str(len(KEYS))))
+    ended(lab.publisher(stream, "orders", "copy"))
+    assert stored_order(lab, "orders") == all_in_order(*range(7))
+    orders.alter(partitions=5)
+    lab.consumer("copy").forget_commit()
+    publish(lab, "inbox", 7)
+    ended(lab.publisher(stream, "orders", "copy"))
+    assert stored_order(lab, "orders") == all_in_order(*range(8))
+
+
+@pytest.mark.conformance("RES-01", "RES-02", "RES-03")
+def test_streams_and_batch_reads_keep_every_key_in_order_over_all_counts(lab: Lab) -> None:
+    """A stream that runs, one that reads to the end and whose batch is repeated, one read of everything."""
+    orders = lab.create("orders", 4)
+    publish(lab, "orders", 0, 1)
+    running, later = lab.consumer("running"), lab.consumer("later")
+    query = running.start(lab.stream("orders", **EVERYTHING, maxMessagesPerTrigger="24"))
+    number = 2
+    for count in (8, 3, 4):  # 3 was removed, and is back
+        orders.alter(partitions=count)
+        publish(lab, "orders", number, number + 1)
+        number += 2
+        wait_until(lambda: len(running.rows) >= number * len(KEYS), f"messages of {count} partitions")  # noqa: B023
+    query.stop()
+    assert query.exception() is None
+    assert delivered_order(running) == all_in_order(*range(8))
+    assert all(rows for _, rows in running.batches), "no batch was empty"
+
+    later.run(lab.stream("orders", **EVERYTHING))
+    assert delivered_order(later) == all_in_order(*range(8))
+    assert len(later.sizes) == 4, "one batch for each count"
+    orders.alter(partitions=16)
+    publish(lab, "orders", 8)
+    later.failing = lambda _: True  # a batch that fails is repeated as it was
+    query = later.start(lab.stream("orders"), available_now=True)
+    wait_until(lambda: query.exception() is not None, "the failure")
+    orders.alter(partitions=6)
+    publish(lab, "orders", 9)
+    later.failing = lambda _: False
+    later.run(lab.stream("orders"))
+    assert delivered_order(later) == all_in_order(*range(10))
+    assert lab.read("orders").count() == 10 * len(KEYS)
+
+
+@pytest.mark.conformance("RES-03")
+def test_a_copy_from_queue_to_queue_stays_exactly_once_and_in_order_while_both_change(lab: Lab) -> None:
+    inbox, orders = lab.create("inbox", 4), lab.create("orders", 4)
+    stream = lab.stream("inbox", **EVERYTHING, maxMessagesPerTrigger="20").select("key", "value")
+    for number, (before, after) in enumerate(((6, 7), (8, 5), (3, 7))):
+        inbox.alter(partitions=before)
+        publish(lab, "inbox", 2 * number, 2 * number + 1)
+        ended(lab.publisher(stream, "orders", "copy"))
+        lab.consumer("copy").forget_commit()  # as if the driver had died just before it
+        orders.alter(partitions=after)
+    ended(lab.publisher(stream, "orders", "copy"))
+    assert stored_order(lab, "orders") == all_in_order(*range(6))

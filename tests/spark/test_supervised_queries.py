@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partq
-from partq_spark.log.model import QueueConfig
 from tests.support.processes import Program, spark_environment
 from tests.support.spark import Lab
 
@@ -40,7 +39,7 @@ class Starts:
 
 @pytest.fixture
 def orders(lab: Lab) -> Lab:
-    lab.create("orders", 1, QueueConfig(max_message_bytes=5000))
+    lab.create("orders", max_message_bytes=5000)
     lab.publish("orders", [("k", b"one"), ("k", b"two")])
     return lab
 

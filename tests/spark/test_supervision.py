@@ -10,16 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 import pytest
 
+from partq import Invalid, Unavailable
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.log.publish import Full, NumberUsed
-from partq_spark.log.repetition import BatchRefused
 from partq_spark.spark.supervision import Raised, Restarts, StreamingQuery, keep_running, raised, refusal, supervise
-
-# --- a query, a clock -------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -78,37 +75,36 @@ class Starts:
         return Query(self._time, life)
 
 
-def there(_query: StreamingQuery) -> bool:
-    return True
-
-
-def gone(_query: StreamingQuery) -> bool:
-    return False
-
-
-def run(*lives: Life | Exception, is_there: Callable[[StreamingQuery], bool] = there) -> tuple[Time, Starts]:
+def run(*lives: Life | Exception, session: bool = True) -> tuple[Time, Starts]:
+    """`session`: whether a query's session is still there when it has failed."""
     time = Time()
     starts = Starts(time, lives)
-    keep_running(starts, time.effects, is_there)
+    keep_running(starts, time.effects, lambda _query: session)
     return time, starts
 
 
 BROKEN = Life(RuntimeError("the store is away"))
 WELL = Life()
+AWAY = Unavailable("the store is away")
 
 
-# --- pauses -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_query_that_ends_well_is_not_started_again() -> None:
-    time, starts = run(WELL)
-    assert (starts.count, time.pauses) == (1, [])
-
-
-def test_a_query_that_fails_is_started_again_with_growing_pauses_of_at_most_a_minute() -> None:
-    time, starts = run(*[BROKEN] * 9, WELL)
-    assert starts.count == 10
-    assert time.pauses == pytest.approx([1.125, 2.25, 4.5, 9, 18, 36, 54, 54, 54])
+@pytest.mark.parametrize(
+    ("lives", "pauses"),
+    [
+        ([WELL], []),
+        ([*[BROKEN] * 9, WELL], [1.125, 2.25, 4.5, 9, 18, 36, 54, 54, 54]),
+        (
+            [BROKEN, BROKEN, replace(BROKEN, ran_s=59.9), replace(BROKEN, ran_s=60.0), BROKEN, WELL],
+            [1.125, 2.25, 4.5, 1.125, 2.25],  # anew after a healthy minute
+        ),
+        ([BROKEN, AWAY, AWAY, replace(BROKEN, ran_s=61.0), AWAY, WELL], [1.125, 2.25, 4.5, 1.125, 2.25]),
+    ],
+)
+def test_what_fails_is_started_again_with_growing_pauses(lives: list[Life | Exception], pauses: list[float]) -> None:
+    """Also a start that fails later, which is no healthy minute."""
+    time, starts = run(*lives)
+    assert starts.count == len(lives)
+    assert time.pauses == pytest.approx(pauses)
 
 
 @pytest.mark.parametrize(("chance", "first", "longest"), [(0.0, 1.0, 48.0), (1.0, 1.25, 60.0)])
@@ -118,18 +114,6 @@ def test_whatever_chance_says_a_pause_takes_1_to_60_seconds(chance: float, first
     pauses = [restarts.failed(ran_s=0.0, now_s=0.0, uniform=uniform) for _ in range(2000)]
     assert (pauses[0], pauses[-1]) == pytest.approx((first, longest))
     assert restarts.failures == 2000
-
-
-def test_pauses_begin_anew_after_a_healthy_minute() -> None:
-    time, _ = run(BROKEN, BROKEN, replace(BROKEN, ran_s=59.9), replace(BROKEN, ran_s=60.0), BROKEN, WELL)
-    assert time.pauses == pytest.approx([1.125, 2.25, 4.5, 1.125, 2.25])
-
-
-def test_a_start_that_fails_later_is_tried_again_and_is_no_healthy_minute() -> None:
-    away = Unavailable("the store is away")
-    time, starts = run(BROKEN, away, away, replace(BROKEN, ran_s=61.0), away, WELL)
-    assert starts.count == 6
-    assert time.pauses == pytest.approx([1.125, 2.25, 4.5, 1.125, 2.25])
 
 
 def test_each_failure_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,58 +131,47 @@ def test_each_failure_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> N
 
 # --- what ends it -----------------------------------------------------------------------------------------------------
 
-
-def test_what_the_first_start_raises_is_raised() -> None:
-    wrong = Unavailable("no such place")
-    with pytest.raises(Unavailable) as caught:
-        run(wrong)
-    assert caught.value is wrong
+DEAD = ConnectionError("Answer from Java side is empty")
 
 
-@pytest.mark.parametrize("lives", [[BROKEN, Invalid("wrong")], [Life(Invalid("wrong"))]])
-def test_invalid_is_raised(lives: list[Life | Exception]) -> None:
-    with pytest.raises(Invalid, match=r"^wrong$"):
-        run(*lives)
+@pytest.mark.parametrize(
+    ("lives", "session", "error"),
+    [
+        ([AWAY], True, AWAY),  # what the first start raises
+        ([Life(DEAD, answers=False)], True, DEAD),  # a dead JVM: what waiting for the query raised
+        ([BROKEN, DEAD], False, DEAD),  # one that died meanwhile, or a session that was stopped
+        (
+            [Life(DEAD, failed=False)],
+            True,
+            DEAD,
+        ),  # a client that lost its server: another start would be a second query
+    ],
+)
+def test_what_no_start_can_mend_is_raised(lives: list[Life | Exception], session: bool, error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        run(*lives, session=session)
+    assert caught.value is error
 
 
-def test_what_a_query_failed_with_in_another_process_is_raised_as_invalid() -> None:
+def test_a_start_that_makes_another_session_goes_on() -> None:
+    assert len(run(BROKEN, WELL, session=False)[0].pauses) == 1
+
+
+def test_invalid_is_raised_also_if_it_was_raised_in_another_process() -> None:
+    for lives in ([BROKEN, Invalid("wrong")], [Life(Invalid("wrong"))]):
+        with pytest.raises(Invalid, match=r"^wrong$"):
+            run(*lives)
     error = RuntimeError(IN_THE_READER)
     with pytest.raises(Invalid, match=r"^option 'endingOffsets' .* leave it out$") as caught:
         run(BROKEN, Life(error))
     assert caught.value.__cause__ is error
 
 
-def test_a_dead_jvm_raises_what_waiting_for_the_query_raised() -> None:
-    dead = ConnectionError("Answer from Java side is empty")
-    with pytest.raises(ConnectionError) as caught:
-        run(Life(dead, answers=False))
-    assert caught.value is dead
-
-
-def test_a_jvm_that_died_meanwhile_or_a_session_that_was_stopped_raises_what_the_start_raised() -> None:
-    dead = ConnectionError("Connection refused")
-    with pytest.raises(ConnectionError) as caught:
-        run(BROKEN, dead, is_there=gone)
-    assert caught.value is dead
-
-
-def test_a_start_that_makes_another_session_goes_on() -> None:
-    time, _ = run(BROKEN, WELL, is_there=gone)
-    assert len(time.pauses) == 1
-
-
-def test_waiting_that_fails_while_the_query_runs_is_raised() -> None:
-    """A Spark Connect client that lost its server for a moment: another start would be a second query."""
-    with pytest.raises(TimeoutError):
-        run(Life(TimeoutError("the answer"), failed=False))
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_a_start_that_returns_no_query_is_refused(first: bool) -> None:
     answers: list[object] = [None] if first else [Query(Time(), BROKEN), None]
-    time = Time()
     with pytest.raises(Invalid, match=r"start\(\) returned None, which is no streaming query"):
-        keep_running(lambda: answers.pop(0), time.effects, there)  # type: ignore[arg-type, return-value] # a mistake
+        keep_running(lambda: answers.pop(0), Time().effects, lambda _: True)  # type: ignore[arg-type, return-value] # a mistake
 
 
 def test_ctrl_c_gets_through() -> None:
@@ -208,7 +181,7 @@ def test_ctrl_c_gets_through() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        keep_running(Starts(time, [BROKEN, WELL]), replace(time.effects, sleep=interrupted), there)
+        keep_running(Starts(time, [BROKEN, WELL]), replace(time.effects, sleep=interrupted), lambda _: True)
 
 
 # --- what Spark says of an error --------------------------------------------------------------------------------------
@@ -231,38 +204,6 @@ partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged
  SQLSTATE: 38000
 === Streaming Query ===
 """
-A_BATCH_READ_IN_FOREACH_BATCH = """\
-An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
-  File "/opt/pyspark/sql/utils.py", line 163, in call
-    self.func(DataFrame(jdf, wrapped_session_jdf), batch_id)
-pyspark.errors.exceptions.captured.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source \
-instance: Traceback (most recent call last):
-  File "/opt/partq_spark/log/queue.py", line 115, in _present
-    raise Invalid(f"{self} {gone}: create it with `partq queue create {self.name} --partitions N`")
-           ^^^^^^^^^^^^^^^^^^^^^^^^
-partq_spark.base.errors.Invalid: queue 'nothing' does not exist: create it
- SQLSTATE: 38000
-
-=== Streaming Query ===
-"""
-DEALT_WITH = """\
-An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
-  File "/home/job.py", line 42, in handle
-    raise Invalid("inner")
-partq_spark.base.errors.Invalid: inner
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "/home/job.py", line 44, in handle
-    raise RuntimeError("outer") from error
-RuntimeError: outer
-partq_spark.base.errors.Invalid: quoted
-
-=== Streaming Query ===
-"""
-FULL = IN_A_TASK.replace("base.errors.Corrupt: segment x", "log.publish.Full: queue")
-WITH_THE_JVMS_STACK = IN_THE_READER.replace("=== Streaming", "\nJVM stacktrace:\n\tat org.apache…\n=== Streaming")
 IN_THE_PLAN = """\
 [SPARK] something
 === Streaming Query ===
@@ -272,22 +213,25 @@ partq_spark.base.errors.Invalid: a text of the query's own]
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "refuses"),
+    ("text", "kind"),
     [
-        (IN_THE_READER, "partq_spark.base.errors.Invalid", True),
-        (WITH_THE_JVMS_STACK, "partq_spark.base.errors.Invalid", True),
-        (A_BATCH_READ_IN_FOREACH_BATCH, "partq_spark.base.errors.Invalid", True),
-        (FULL, "partq_spark.log.publish.Full", True),
-        (IN_A_TASK, "partq_spark.base.errors.Corrupt", False),
-        (DEALT_WITH, "RuntimeError", False),
-        (IN_A_TASK.replace("partq_spark.base.errors.Corrupt: seg", "other.Invalid: seg"), "other.Invalid", False),
+        (IN_THE_READER, "partq_spark.base.errors.Invalid"),
+        (IN_THE_READER.replace("=== Str", "\nJVM stacktrace:\n\tat x…\n=== Str"), "partq_spark.base.errors.Invalid"),
+        (
+            IN_A_TASK.replace("base.errors.Corrupt: segment x", "log.publish.Full: queue"),
+            "partq_spark.log.publish.Full",
+        ),
+        (IN_A_TASK, "partq_spark.base.errors.Corrupt"),
+        (IN_A_TASK.replace("partq_spark.base.errors.Corrupt: seg", "other.Invalid: seg"), "other.Invalid"),
+        ("Traceback (most recent call last):\n  File …\nValueError\n", "ValueError"),
     ],
 )
-def test_the_last_traceback_says_what_was_raised(text: str, kind: str, refuses: bool) -> None:
+def test_the_last_traceback_says_what_was_raised(text: str, kind: str) -> None:
     found = raised(text)
     assert found is not None
-    assert (found.kind, found.is_refusal) == (kind, refuses)
-    assert (refusal(RuntimeError(text)) is not None) is refuses
+    assert found.kind == kind
+    assert found.is_refusal == (refusal(RuntimeError(text)) is not None) == kind.endswith(("errors.Invalid", "Full"))
+    assert (found.message == "") == (kind == "ValueError"), "an error without a message has its class alone"
 
 
 @pytest.mark.parametrize("text", ["", "no traceback", IN_THE_PLAN, "Traceback (most recent call last):\n  cut off"])
@@ -296,17 +240,14 @@ def test_an_error_without_a_traceback_says_nothing(text: str) -> None:
     assert refusal(RuntimeError(text)) is None
 
 
-def test_an_error_without_a_message_has_its_class_alone() -> None:
-    text = "Traceback (most recent call last):\n  File …\nValueError\n"
-    assert raised(text) == Raised(kind="ValueError", message="")
-
-
 def test_every_kind_of_invalid_is_known() -> None:
-    """A query's error has only the name of its class."""
+    """A query's error has only the name of its class, which is there when its module was imported."""
+    import_module("partq_spark.log.publish")
+    import_module("partq_spark.log.repetition")
     kinds: list[type[Invalid]] = [Invalid, *Invalid.__subclasses__()]
-    every = {each for each in kinds if each.__module__.startswith("partq_spark")}
-    assert every == {Invalid, Full, NumberUsed, BatchRefused}
-    assert all(Raised(kind=f"{each.__module__}.{each.__name__}", message="").is_refusal for each in every)
+    every = {f"{each.__module__}.{each.__name__}" for each in kinds if each.__module__.startswith("partq_spark")}
+    assert {name.rpartition(".")[2] for name in every} == {"Invalid", "Full", "NumberUsed", "BatchRefused"}
+    assert all(Raised(kind=name, message="").is_refusal for name in every)
 
 
 def test_it_brings_no_spark() -> None:

@@ -8,32 +8,29 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partq_spark.log.model import QueueConfig
-from partq_spark.log.subscriptions import subscribe, unsubscribe
+from tests.support.servers import ROOT
 from tests.support.spark import Lab, ended, failure
 
 pytestmark = [pytest.mark.spark, pytest.mark.conformance("DIS-07")]
 
-# Topic and value; the key is the topic's last level, so that one key comes under several topics.
 TOPICS = ["orders/new/eu", "orders/new/us", "orders/old/eu", "bills/eu", "bills/us"]
+QUEUES = {"archive": (1, [">"]), "eu": (7, ["orders/*/eu", "bills/eu"]), "new": (3, ["orders/new/>"]), "rest": (2, [])}
+"""Partitions and subscriptions: all, two that overlap in `orders/new/eu`, and one for what has no topic."""
+WANTED = {"archive": (0, 1, 2, 3, 4), "eu": (0, 2, 3), "new": (0, 1), "rest": (5,)}
+"""Of six numbers each: those that a queue attracts."""
 
 
-def make(lab: Lab) -> None:
-    """Queues of several partition counts: all, two that overlap in `orders/new/eu`, and one for what has no topic."""
-    for name, partitions, subscriptions in (
-        ("archive", 1, [">"]),
-        ("eu", 7, ["orders/*/eu", "bills/eu"]),
-        ("new", 3, ["orders/new/>"]),
-        ("rest", 2, []),
-    ):
-        subscribe(lab.create(name, partitions), *subscriptions)
+@pytest.fixture
+def queues(lab: Lab) -> Lab:
+    for name, (partitions, subscriptions) in QUEUES.items():
+        lab.create(name, partitions).subscribe(*subscriptions)
+    return lab
 
 
 def numbered(lab: Lab, numbers: range, tasks: int = 3) -> DataFrame:
@@ -53,9 +50,6 @@ def stream(lab: Lab, rows: DataFrame, **options: str) -> StreamingQuery:
     return writer.option("checkpointLocation", str(lab.folder / "publisher")).trigger(availableNow=True).start()
 
 
-WANTED = {"archive": (0, 1, 2, 3, 4), "eu": (0, 2, 3), "new": (0, 1), "rest": (5,)}
-
-
 def check(lab: Lab, numbers: range) -> None:
     """Every queue has exactly what it attracts of these numbers, each key in its partition and in order."""
     for queue, theirs in WANTED.items():
@@ -71,137 +65,96 @@ def check_values(lab: Lab, queue: str, numbers: Sequence[int]) -> None:
     assert all(values == sorted(values) for values in of_key.values()), queue
 
 
-def test_each_message_reaches_every_queue_that_attracts_it_where_its_key_belongs(lab: Lab) -> None:
-    make(lab)
-    write(lab, numbered(lab, range(300)), queue="rest")
-    check(lab, range(300))
+@pytest.mark.conformance("DIS-09")
+def test_each_message_reaches_every_queue_that_attracts_it_where_its_key_belongs(queues: Lab) -> None:
+    lab = queues
+    for _ in range(2):  # with a version, once
+        write(lab, numbered(lab, range(300)), queue="rest", txnAppId="nightly", txnVersion="7")
+        check(lab, range(300))
     for name, partitions in (("eu", 7), ("new", 3)):
         said = f.pmod(f.xxhash64("key"), f.lit(partitions)).cast("int")
         assert lab.read(name).where(said != f.col("partition")).count() == 0
-        assert lab.head(name).sequence == 3, "one publish after the subscription"
+        assert lab.queue(name).describe().log.entries == 1, "one publish"
+
+    # The option is the topic of all rows, whatever the column says, or where there is none.
+    write(lab, numbered(lab, range(300, 360)), topic="bills/eu")
+    write(lab, numbered(lab, range(360, 390)).drop("topic"), topic="orders/new/us", queue="rest")
+    for name, extra in (("archive", range(300, 390)), ("eu", range(300, 360)), ("new", range(360, 390)), ("rest", ())):
+        check_values(lab, name, [*(n for n in range(300) if n % 6 in WANTED[name]), *extra])
 
 
-def test_the_option_is_the_topic_of_all_rows_whatever_the_column_says(lab: Lab) -> None:
-    make(lab)
-    write(lab, numbered(lab, range(60)), topic="bills/eu")
-    for name, numbers in (("archive", range(60)), ("eu", range(60)), ("new", range(0)), ("rest", range(0))):
-        check_values(lab, name, numbers)
-    plain = numbered(lab, range(60, 90)).drop("topic")
-    write(lab, plain, topic="orders/new/us", queue="rest")
-    for name, numbers in (("archive", range(90)), ("new", range(60, 90)), ("rest", range(0))):
-        check_values(lab, name, numbers)
+def test_what_cannot_go_anywhere_is_refused_by_row_and_nothing_of_its_batch_is_published(queues: Lab) -> None:
+    lab = queues
+    lab.queue("archive").unsubscribe(">")
+    lab.create("small", 2, max_message_bytes=100).subscribe("bills/eu")
+    before = {name: (lab.head(name), lab.objects(name)) for name in (*QUEUES, "small")}
 
+    def unchanged() -> bool:
+        return {name: (lab.head(name), lab.objects(name)) for name in before} == before
 
-def test_what_nobody_attracts_goes_nowhere_or_is_refused_before_anything_is_published(lab: Lab) -> None:
-    make(lab)
-    unsubscribe(lab.queue("archive"), ">")
-    heads = [lab.head(name) for name in WANTED]
-    rows = numbered(lab, range(60)).where("topic is not null")
-    with pytest.raises(Exception, match="10 messages with topics that no queue") as caught:
-        write(lab, rows, failOnUnattractedTopic="true")
-    assert "('bills/us')" in str(caught.value)
-    assert "partq queue subscribe" in str(caught.value)
-    assert [lab.head(name) for name in WANTED] == heads
-    write(lab, rows)
-    check_values(lab, "eu", [n for n in range(60) if n % 6 in WANTED["eu"]])
-    check_values(lab, "archive", [])
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
+    columns = "key string, value string, topic string"
+    cases: list[tuple[list[tuple[str, str, str | None]], str]] = [
         ([("k", "1", "bills/eu"), ("k", "2", None)], r"row 1 has no topic \(null\)"),
         ([("k", "1", "bills/eu"), ("k", "2", "bills/*")], r"row 1 cannot be published: topic 'bills/\*'"),
         ([("k", "1", "bills/eu"), ("k" * 256, "2", "bills/us")], "the key of row 1 has 256 bytes"),
         ([("k", "1", "bills/us"), ("k", "x" * 200, "bills/eu")], "the message of row 1 has 201 bytes.*queue 'small'"),
-    ],
-    ids=["no topic", "wildcard", "key", "size"],
-)
-@pytest.mark.conformance("DIS-04")
-def test_a_row_that_cannot_be_published_is_named_and_nothing_of_its_batch_is_published(
-    lab: Lab, rows: list[tuple[str, str, str | None]], said: str
-) -> None:
-    make(lab)
-    subscribe(lab.create("small", 2, QueueConfig(max_message_bytes=100)), "bills/eu")
-    before = {name: lab.objects(name) for name in (*WANTED, "small")}
-    heads = [lab.head(name) for name in before]
-    frame = lab.spark.createDataFrame(rows, "key string, value string, topic string").coalesce(1)
-    with pytest.raises(Exception, match=said):
-        write(lab, frame)
-    assert [lab.head(name) for name in before] == heads
-    assert {name: lab.objects(name) for name in before} == before
-
-
-def test_a_queue_that_is_named_must_exist_and_some_place_must_be_named(lab: Lab) -> None:
-    make(lab)
-    with pytest.raises(Exception, match=r"queue 'nowhere' .* does not exist"):
-        write(lab, numbered(lab, range(6)), queue="nowhere")
-    with pytest.raises(Exception, match="no queue was named, and no topic"):
-        write(lab, numbered(lab, range(6)).drop("topic"))
+    ]
+    for rows, said in cases:
+        with pytest.raises(Exception, match=said):
+            write(lab, lab.spark.createDataFrame(rows, columns).coalesce(1))
+    assert unchanged()
+    for options, said in (({"queue": "nowhere"}, "queue 'nowhere' .* does not exist"), ({}, "no queue was named, and")):
+        with pytest.raises(Exception, match=said):
+            write(lab, numbered(lab, range(6)).drop("topic"), **options)
+    unattracted = numbered(lab, range(60)).where("topic is not null")
+    with pytest.raises(Exception, match=r"10 messages with topics that no queue.*\('bills/us'\).*queue subscribe"):
+        write(lab, unattracted, failOnUnattractedTopic="true")
+    unattracted.write.parquet(str(lab.folder / "inbox"))
+    files = lab.spark.readStream.schema(columns).parquet(str(lab.folder / "inbox"))
+    said = failure(stream(lab, files, failOnUnattractedTopic="true"))
+    assert "10 messages with topics that no queue of namespace 'default' attracts ('bills/us')" in said
+    assert {name: lab.head(name) for name in before} == {name: head for name, (head, _) in before.items()}
+    write(lab, unattracted)  # by default it goes nowhere
+    check_values(lab, "eu", [n for n in range(60) if n % 6 in WANTED["eu"]])
+    check_values(lab, "archive", [])
 
 
 @pytest.mark.conformance("DIS-09")
-def test_a_micro_batch_that_spark_repeats_is_completed_and_adds_nothing_to_those_that_have_it(lab: Lab) -> None:
+def test_a_micro_batch_that_spark_repeats_is_completed_and_adds_nothing_to_those_that_have_it(queues: Lab) -> None:
     """Partition counts and subscriptions change between the first try and the repetition."""
-    make(lab)
-    inbox = str(lab.folder / "inbox")
-    schema = "key string, value string, topic string"
+    lab, inbox = queues, str(queues.folder / "inbox")
     for number in range(2):
         numbered(lab, range(100 * number, 100 * (number + 1)), 1).write.mode("append").parquet(inbox)
-    rows = lab.spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(inbox)
-    ended(stream(lab, rows, queue="rest"))
+    rows = lab.spark.readStream.schema("key string, value string, topic string")
+    files = rows.option("maxFilesPerTrigger", "1").parquet(inbox)
+    ended(stream(lab, files, queue="rest"))
     check(lab, range(200))
     heads = {name: lab.head(name) for name in WANTED}
-
     consumer = lab.consumer("publisher")
     newest = consumer.forget_commit()
-    ended(stream(lab, rows, queue="rest"))
+    ended(stream(lab, files, queue="rest"))
     assert {name: lab.head(name) for name in WANTED} == heads
 
     # As if the driver had died before the last of the queues: one that has nothing of the batch yet.
-    subscribe(lab.create("zone", 4), "bills/>")
-    unsubscribe(lab.queue("eu"), "bills/eu")
+    lab.create("zone", 4).subscribe("bills/>")
+    lab.queue("eu").unsubscribe("bills/eu")
     heads["eu"] = lab.head("eu")
     assert consumer.forget_commit() == newest
-    ended(stream(lab, rows, queue="rest"))
+    ended(stream(lab, files, queue="rest"))
     assert {name: lab.head(name) for name in WANTED} == heads
     check_values(lab, "zone", [n for n in range(100, 200) if n % 6 in (3, 4)])
-    check(lab, range(200))
     zone = lab.head("zone")
     assert consumer.forget_commit() == newest
-    ended(stream(lab, rows, queue="rest"))
+    ended(stream(lab, files, queue="rest"))
     assert lab.head("zone") == zone
 
 
-@pytest.mark.conformance("DIS-09")
-def test_a_batch_write_with_a_version_is_published_once_to_every_queue(lab: Lab) -> None:
-    make(lab)
-    for _ in range(2):
-        write(lab, numbered(lab, range(60)), queue="rest", txnAppId="nightly", txnVersion="7")
-    check(lab, range(60))
-
-
-def test_a_stream_whose_batch_is_refused_says_so(lab: Lab) -> None:
-    make(lab)
-    unsubscribe(lab.queue("archive"), ">")
-    inbox = str(lab.folder / "inbox")
-    rows = numbered(lab, range(12), 1)
-    rows.write.parquet(inbox)
-    said = failure(stream(lab, lab.spark.readStream.schema(rows.schema).parquet(inbox), failOnUnattractedTopic="true"))
-    assert re.search(r"has no topic \(null\)", said)
-    assert all(not lab.browse(name) for name in WANTED)
-    again = lab.spark.readStream.schema(rows.schema).parquet(inbox).where("topic is not null")
-    said = failure(stream(lab, again, failOnUnattractedTopic="true"))
-    assert "2 messages with topics that no queue of namespace 'default' attracts ('bills/us')" in said
-    assert all(not lab.browse(name) for name in WANTED)
-
-
 def test_the_example_of_the_document_does_what_it_says(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "docs/topics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/topics.md").read_text(encoding="utf-8")
     (shell,), (example,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("bash", "python"))
     for partitions, line in enumerate(shell.splitlines(), start=1):
-        partq, kind, command, queue, *subscriptions = shlex.split(line)
-        assert (partq, kind, command) == ("partq", "queue", "subscribe")
-        subscribe(lab.create(queue, partitions), *subscriptions)
+        words = shlex.split(line)
+        assert words[:3] == ["partq", "queue", "subscribe"]
+        lab.create(words[3], partitions).subscribe(*words[4:])
     exec(example, {"spark": lab.spark, "store": lab.url})  # noqa: S102 (the document's own)
     assert capsys.readouterr().out.splitlines() == re.findall(r"^# (.*)$", example, re.MULTILINE)

@@ -16,7 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import partq
-from partq_spark.log.admin import alter_queue
 from tests.support.spark import Lab, failure
 from tests.support.waiting import wait_until
 
@@ -88,7 +87,7 @@ class Running:
 @pytest.mark.conformance("TYP-05")
 def test_columns_change_ten_times_while_a_publisher_and_three_queries_run(lab: Lab) -> None:
     spark = lab.spark
-    queue = lab.create_typed("orders", FIRST, "id", partitions=3)
+    queue = lab.create("orders", 3, FIRST, "id")
     source = lab.folder / "source"
     source.mkdir()
     first = spark.read.format("partq").option("store", lab.url).load("orders").drop("_metadata").schema
@@ -147,7 +146,7 @@ def test_columns_change_ten_times_while_a_publisher_and_three_queries_run(lab: L
     for each in queries:
         each.wait(published)
     for number, change in enumerate(CHANGES, start=1):
-        alter_queue(queue, add_columns=change.get("add_columns"), widen=change.get("widen"))
+        queue.alter(add_column=change.get("add_columns"), widen=change.get("widen"))
         anew.restart()
         if number % 3 == 0:
             pinning.restart()

@@ -1,8 +1,9 @@
-"""Typed queues in a store of a test's own, and their columns as Spark says them. Nothing here judges."""
+"""Typed queues in a store of a test's own, called as Spark calls its data sources and without a JVM; their columns as
+Spark says them. Nothing here judges.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -10,16 +11,16 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from partq_spark.log.admin import create_queue
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.versions import columns_of, schema_from
-from partq_spark.objects import open_store
+import partq
+from partq_spark.log.schema import types as kept
+from partq_spark.log.schema.versions import schema_from
 from partq_spark.query.typed_columns import METADATA_TYPES
-from tests.support.data_source import Calls
+from tests.support.data_source import Calls, as_spark_sends
 
 ZONES = ["UTC", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"]
-WRITERS: list[Callable[..., None]] = [Calls.append, Calls.publish]
-"""A batch write and a micro-batch."""
+KEY_TYPES = kept.KEY_TYPES
+METADATA = list(METADATA_TYPES)
+widens = kept.widens
 
 Row = dict[str, Any]
 
@@ -38,10 +39,9 @@ class PointType(types.UserDefinedType):
 
 def create(
     calls: Calls, schema: str | pa.Schema | None, key: str | None = None, name: str = "orders", partitions: int = 1
-) -> QueueLog:
+) -> partq.Queue:
     """A queue, an untyped one without a schema."""
-    columns = None if schema is None else columns_of(schema_from(schema), key)
-    return create_queue(open_store(calls.url), "default", name, partitions, columns=columns)
+    return partq.create_queue(name, partitions=partitions, schema=schema, key=key, store=calls.url)
 
 
 def spark(ddl: str, *more: StructField) -> StructType:
@@ -68,3 +68,8 @@ def headers_type() -> types.DataType:
 def rows_of(table: pa.Table) -> list[Row]:
     """Without what partq knows of them."""
     return table.drop_columns(["_metadata"]).to_pylist()  # type: ignore[no-any-return]
+
+
+def sent(given: StructType, *rows: list[Any], **how: Any) -> list[pa.RecordBatch]:
+    """The rows of one task, as Spark sends them."""
+    return [as_spark_sends(rows, given, **how)]

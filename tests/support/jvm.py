@@ -49,8 +49,7 @@ def make_archive(path: Path) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from partq_spark.log.admin import create_queue
-    from partq_spark.objects import open_store
+    import partq
 
     os.environ["SPARK_HOME"] = str(home())  # an archive is good for one class path
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +67,7 @@ def make_archive(path: Path) -> None:
             .getOrCreate()
         )
         url = f"file://{folder}/store"
-        create_queue(open_store(url), "default", "orders", 2)
+        partq.create_queue("orders", partitions=2, store=url)
         rows = spark.range(100).selectExpr("cast(id % 7 as string) key", "cast(cast(id as string) as binary) value")
         rows.write.format("partq").option("store", url).mode("append").save("orders")
         spark.read.format("partq").option("store", url).load("orders").groupBy("key").count().orderBy("key").collect()

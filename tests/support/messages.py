@@ -1,4 +1,4 @@
-"""What is in a queue, read by the log's own code and without Spark; and the numbered rows that tests publish.
+"""What is in a queue, read without Spark; and the numbered rows that tests publish.
 
 Rows are numbered by file and row, so that a list of values alone shows what is missing, twice or out of order.
 """
@@ -7,58 +7,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partq_spark.log import tree
+import partq
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
 
 KEYS = 5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """A message as it lies in the log."""
-
-    partition: int
-    offset: int
-    time_us: int
-    key: str | None
-    value: bytes
+def opened(url: str, queue: str) -> partq.Queue:
+    """A queue of the default namespace."""
+    return partq.open_queue(queue, store=url, retry_timeout_s=10)
 
 
 def open_queue(url: str, queue: str) -> QueueLog:
-    """A queue of the default namespace."""
+    """Its log's own handle, for those that look into the head."""
     return QueueLog(open_store(url, retry_timeout_s=10), "default", queue, retry_timeout_s=10)
 
 
-def browse(url: str, queue: str) -> list[Message]:
+def browse(url: str, queue: str) -> list[partq.Message]:
     """All messages, partition by partition, each in its order. Fails if a partition's offsets are not dense."""
-    handle = open_queue(url, queue)
-    head = handle.refresh()
-    wanted = {partition: (head.earliest[partition], end) for partition, end in enumerate(head.next)}
-    found: list[Message] = []
-    for piece in RangeReader(handle, head.queue_id, tree.view(head, wanted)).pieces():
-        columns = (piece.batch.column(name).to_pylist() for name in ("key", "value"))
-        for index, (key, value, time_us) in enumerate(zip(*columns, piece.times_us(), strict=True)):
-            found.append(
-                Message(
-                    partition=piece.partition,
-                    offset=piece.offset + index,
-                    time_us=time_us,
-                    key=key,
-                    value=value,
-                )
-            )
-    found.sort(key=lambda message: (message.partition, message.offset))
-    for partition, (start, end) in wanted.items():
-        assert [each.offset for each in found if each.partition == partition] == list(range(start, end))
+    handle = opened(url, queue)
+    found = sorted(handle.browse(), key=lambda message: (message.partition, message.offset))
+    for each in handle.describe().partitions:
+        offsets = [message.offset for message in found if message.partition == each.partition]
+        assert offsets == list(range(each.earliest, each.next))
     return found
 
 
@@ -90,7 +68,7 @@ def write_files(folder: Path, files: int, rows: int) -> list[tuple[str | None, b
 
 def assert_published(
     url: str, queue: str, rows: Sequence[tuple[str | None, bytes]], *, order: Literal["partition", "key"] = "partition"
-) -> list[Message]:
+) -> list[partq.Message]:
     """The queue holds exactly these rows, each once, each key in one partition; returns its messages.
 
     The rows of each key are in the order given, or those of each whole partition.

@@ -1,7 +1,7 @@
 """One Spark session for all tests that need one, and short words for what they do with queues.
 
-The session is made once per pytest run, on first use. `Lab` is a store of a test's own: it creates queues and publishes
-to them through the log's own code, without Spark, so that a test spends Spark's time only on what it is about. Nothing
+The session is made once per pytest run, on first use. `Lab` is a store of a test's own: it creates queues and
+publishes to them by `import partq`, without Spark, so that a test spends Spark's time only on what it is about. Nothing
 here knows what a test wants to show.
 """
 
@@ -12,26 +12,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
 
-from partq_spark.log import admin
-from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import PublishIdentity, PublishResult
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.columns import Columns
-from partq_spark.log.schema.versions import columns_of, schema_from
-from partq_spark.log.segment import Stager
-from partq_spark.log.segment_columns import segment_schema
-from partq_spark.log.staged import stage_of
-from partq_spark.objects import open_store
+import partq
 from partq_spark.spark.local import QUICK_LOGS
-from tests.log.queues import publish_staged
 from tests.support import jvm
-from tests.support.messages import Message, browse
+from tests.support.messages import browse, opened
 from tests.support.servers import Azurite
 
 if TYPE_CHECKING:
@@ -41,7 +32,14 @@ if TYPE_CHECKING:
 QUERY_WAIT_S: Final = 90
 """For a query to end or to get somewhere; seconds on an idle machine, much longer on a busy one."""
 
+RETRY_S: Final = 10.0
+
 Header = tuple[str, bytes | None]
+FORMS: Final = {
+    "key": pa.string(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
 Given = tuple[str | None, bytes] | tuple[str | None, bytes, list[Header] | None]
 
 
@@ -119,68 +117,47 @@ class Lab:
     spark: SparkSession
     folder: Path
     url: str
-    retry_timeout_s: float = 10.0
 
     @property
     def store_folder(self) -> Path:
         return Path(self.url.removeprefix("file://"))
 
-    def queue(self, name: str) -> QueueLog:
-        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        return QueueLog(store, "default", name, retry_timeout_s=self.retry_timeout_s)
+    def queue(self, name: str) -> partq.Queue:
+        return opened(self.url, name)
 
     def create(
-        self, name: str, partitions: int = 1, config: QueueConfig | None = None, *, columns: Columns | None = None
-    ) -> QueueLog:
-        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        return admin.create_queue(store, "default", name, partitions, config, columns=columns)
+        self, name: str, partitions: int = 1, schema: str | pa.Schema | None = None, key: str | None = None, **more: Any
+    ) -> partq.Queue:
+        """With `schema` a typed queue; `more` are its settings."""
+        return partq.create_queue(
+            name, partitions=partitions, schema=schema, key=key, store=self.url, retry_timeout_s=RETRY_S, **more
+        )
 
-    def create_typed(self, name: str, schema: str | pa.Schema, key: str | None = None, partitions: int = 1) -> QueueLog:
-        return self.create(name, partitions, columns=columns_of(schema_from(schema), key))
+    def head(self, name: str) -> bytes:
+        """The one object that says what a queue is, on `file:`: the same means that nothing has happened to it."""
+        return (self.store_folder / "default" / name / "_head.json").read_bytes()
 
-    def head(self, name: str) -> Head:
-        return self.queue(name).refresh()
+    def ends(self, name: str) -> list[int]:
+        """The offset of the next message of each partition, also of those that were removed and are not finished."""
+        return [each.next for each in self.queue(name).describe().partitions]
 
-    def publish(
-        self,
-        name: str,
-        messages: Sequence[Given],
-        *,
-        identity: PublishIdentity | None = None,
-        headers: bool = False,
-        compression: str = "lz4",
-        segments: int = 1,
-    ) -> PublishResult:
-        """One publish, without Spark; `segments` as many tasks would have staged."""
-        queue = self.queue(name)
-        stage = stage_of(queue.refresh())
-        staged = []
-        for number in range(segments):
-            rows = [message if len(message) == 3 else (*message, None) for message in messages[number::segments]]
-            columns = list(zip(*rows, strict=True))[: 3 if headers else 2]
-            batch = pa.RecordBatch.from_arrays(
-                [pa.array(column, kind.type) for column, kind in zip(columns, segment_schema(headers), strict=True)],
-                schema=segment_schema(headers),
-            )
-            seed = f"{name}/{stage.sequence}/{number}"
-            with Stager(queue.store, stage, seed=seed, headers=headers, compression=compression) as stager:
-                stager.add(batch)
-                segment = stager.finish()
-            if segment is not None:
-                staged.append(segment)
-        return publish_staged(queue, stage, staged, identity, seed=f"{name}/{stage.sequence}")
+    def publish(self, name: str, messages: Sequence[Given]) -> datetime:
+        """One publish, without Spark; when that was. Headers are published if the first message has some or None."""
+        columns = dict(zip(("key", "value", "headers"), zip(*messages, strict=True), strict=False))
+        table = pa.table({column: pa.array(values, FORMS[column]) for column, values in columns.items()})
+        with self.queue(name).publication() as publication:
+            publication.add(table)
+            (published,) = publication.commit().queues
+        assert published.timestamp is not None
+        return published.timestamp
 
-    def browse(self, name: str) -> list[Message]:
+    def browse(self, name: str) -> list[partq.Message]:
         """All messages of a queue, partition by partition, read without Spark."""
         return browse(self.url, name)
 
     def segments(self, name: str) -> list[Path]:
         """The segment files of a queue on `file:`, oldest first."""
         return sorted((self.store_folder / "default" / name / "_segments").rglob("*.arrow"))
-
-    def chunks(self, name: str) -> list[Path]:
-        """The chunks of a queue's log on `file:`, oldest first."""
-        return sorted((self.store_folder / "default" / name / "_log").rglob("chunk-*.json"))
 
     def objects(self, name: str) -> list[str]:
         """Everything stored under a queue's folder on `file:`, relative to it; not the locks, which are no objects."""

@@ -1,33 +1,32 @@
-"""A queue with a group, a real Redis and a real coordinator process, for queries of the shared session."""
+"""A queue with a group, a real Redis and a real coordinator process, for queries of the shared session; and how tests
+look at all of them from outside: by `import partq`, and by what Spark writes down.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from pyspark.sql import DataFrame
+import xxhash
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.codec import decode_state
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState
-from partq_spark.group.ownership import StateDocument, open_ownership
-from partq_spark.log.model import QueueConfig
-from partq_spark.log.schema.columns import Columns
-from partq_spark.objects import open_store
-from tests.spark.test_outages import azure_lab
+import partq
+from tests.support.processes import readers_among
 from tests.support.servers import ROOT, RedisServer, die_with_parent
 from tests.support.spark import Consumer, Lab
 from tests.support.waiting import WAIT_S, wait_until
-
-__all__ = ["azure_lab", "shared"]
 
 GROUP = "billing"
 SESSION_S = 5
@@ -44,8 +43,8 @@ class Shared:
     consumers: list[Consumer] = field(default_factory=list)
 
     @property
-    def key(self) -> GroupKey:
-        return GroupKey("default", self.name, GROUP)
+    def queue(self) -> partq.Queue:
+        return self.lab.queue(self.name)
 
     def stream(self, **options: str) -> DataFrame:
         """A stream of the group, shared by Redis, that begins at the beginning."""
@@ -72,69 +71,103 @@ class Shared:
         return query
 
     def key_of(self, partition: int) -> str:
-        from partq_spark.log.partitioner import partition_of
-
-        return next(f"k{n}" for n in range(10_000) if partition_of(b"k%d" % n, self.partitions) == partition)
+        """By the formula that users are told (DIS-01)."""
+        return next(f"k{n}" for n in range(10_000) if partition_of(f"k{n}", self.partitions) == partition)
 
     def publish(self, *values: tuple[int, bytes]) -> None:
         """Messages for given partitions, in one publish."""
         self.lab.publish(self.name, [(self.key_of(partition), value) for partition, value in values])
 
+    def publish_all(self, value: bytes) -> None:
+        """One message for each partition, in one publish."""
+        self.publish(*((partition, value) for partition in range(self.partitions)))
+
+    def acknowledger(self, flow: str) -> partq.Acknowledger:
+        return partq.Acknowledger(queue=self.name, group=GROUP, flow=flow, store=self.lab.url, timeout_s=30.0)
+
     # --- what can be seen ---------------------------------------------------------------------------------------------
 
-    def state(self) -> GroupState | None:
-        store = open_ownership(self.ownership, store=open_store(self.lab.url))
+    def status(self) -> partq.GroupView | None:
+        """None before the group is there."""
         try:
-            found = store.read_state(self.key)
-        finally:
-            store.close()
-        return decode_state(found.body, 0.0, "state") if isinstance(found, StateDocument) else None
+            return self.queue.status(GROUP, ownership=self.ownership)
+        except partq.Invalid:
+            return None
 
-    def records(self) -> Mapping[str, FlowRecord]:
-        store = open_ownership(self.ownership, store=open_store(self.lab.url))
+    def statuses(self) -> dict[int, str]:
+        view = self.status()
+        return {each.partition: str(each.status) for each in view.partitions} if view is not None else {}
+
+    def bound(self) -> set[str]:
+        view = self.status()
+        return {each.flow for each in view.flows if each.bound} if view is not None else set()
+
+    def checkpoints(self) -> Mapping[int, partq.PartitionCheckpoint]:
+        """Those that are there."""
         try:
-            return store.read_flows(self.key)
-        finally:
-            store.close()
+            found = self.queue.checkpoints(GROUP).partitions
+        except partq.Invalid:
+            return {}
+        return {each.partition: each for each in found if isinstance(each, partq.PartitionCheckpoint) and each.epoch}
 
-    def checkpoints(self) -> Mapping[int, Checkpoint]:
-        queue_id = self.lab.head(self.name).queue_id
-        return CheckpointStore(open_store(self.lab.url), self.key, queue_id).list_checkpoints()
-
-    def offsets(self) -> list[int | None]:
+    def offsets(self) -> list[int]:
+        """What is acknowledged of each partition."""
         found = self.checkpoints()
-        return [found[p].offset if p in found else None for p in range(self.partitions)]
+        return [found[p].acknowledged if p in found else 0 for p in range(self.partitions)]
 
     def owners(self) -> dict[int, str | None]:
         """The flow in each checkpoint."""
-        return {p: found.owner.flow if found.owner is not None else None for p, found in self.checkpoints().items()}
+        return {p: found.flow for p, found in self.checkpoints().items()}
+
+    def epochs(self) -> dict[int, int]:
+        return {p: found.epoch for p, found in self.checkpoints().items()}
 
     def shares(self) -> dict[str, int]:
         """Partitions per bound flow, by state and checkpoints alike; empty while something moves."""
-        state, owners = self.state(), self.owners()
-        if state is None or any(p.owner is None or p.phase != "owned" for p in state.partitions.values()):
+        view, owners = self.status(), self.owners()
+        if view is None or any(p.status != "Ready" or owners.get(p.partition) != p.flow for p in view.partitions):
             return {}
-        owners = {p: flow for p, flow in owners.items() if p in state.partitions}  # without those that were removed
-        if owners != {n: p.owner.flow for n, p in state.partitions.items() if p.owner is not None}:
-            return {}
-        return {name: list(owners.values()).count(name) for name, flow in state.flows.items() if flow.bound}
+        flows = [p.flow for p in view.partitions]
+        return {each.flow: flows.count(each.flow) for each in view.flows if each.bound}
 
     def wait_for_shares(self, *counts: int, wait_s: float = WAIT_S) -> None:
         wait_until(lambda: sorted(self.shares().values()) == sorted(counts), f"shares {counts}", wait_s)
 
+    def wait_for_offsets(self, *offsets: int, wait_s: float = WAIT_S) -> None:
+        wait_until(lambda: self.offsets() == [*offsets], f"acknowledgements {offsets}", wait_s)
+
     def everything(self) -> list[tuple[int, int]]:
         """(partition, offset) of all messages."""
-        return [(p, offset) for p, end in enumerate(self.lab.head(self.name).next) for offset in range(end)]
+        return [(p, offset) for p, end in enumerate(self.lab.ends(self.name)) for offset in range(end)]
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """`pmod(xxhash64(key), partitions)`."""
+    found = xxhash.xxh64_intdigest(key.encode(), 42)
+    return (found - (found >> 63 << 64)) % partitions
+
+
+def planned(consumer: Consumer, batch: int | None = None) -> dict[str, Any]:
+    """The end that Spark wrote down of a batch, the newest if none is named."""
+    newest = consumer.log_files("offsets")[-1] if batch is None else batch
+    lines = (consumer.checkpoint / "offsets" / str(newest)).read_text().splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def flow_of(consumer: Consumer) -> str:
     """The name in the consumer's Spark checkpoint."""
-    import json
-
-    newest = consumer.log_files("offsets")[-1]
-    lines = (consumer.checkpoint / "offsets" / str(newest)).read_text().splitlines()
-    name: str = json.loads(lines[-1])["flow"]
+    name: str = planned(consumer)["flow"]
     return name
+
+
+def told(query: StreamingQuery) -> dict[str, Any]:
+    """What the newest progress says of the source."""
+    progress = query.lastProgress
+    if progress is None or progress.sources[0].latestOffset in (None, "null"):
+        return {}
+    found: dict[str, Any] = json.loads(progress.sources[0].latestOffset)
+    return found
 
 
 def got(*consumers: Consumer) -> list[tuple[int, int]]:
@@ -142,24 +175,102 @@ def got(*consumers: Consumer) -> list[tuple[int, int]]:
     return sorted((row.partition, row.offset) for consumer in consumers for row in consumer.rows)
 
 
+def marked(*consumers: Consumer) -> list[tuple[int, int]]:
+    """(partition, offset) of what was delivered as redelivered."""
+    return sorted((row.partition, row.offset) for consumer in consumers for row in consumer.rows if row.redelivered)
+
+
+def twice_only_marked(orders: Shared, *consumers: Consumer) -> bool:
+    """Everything was delivered, and whatever came again said so, in the order of its partition."""
+    found = got(*consumers)
+    extra = len(found) - len(orders.everything())
+    return set(found) == set(orders.everything()) and extra <= len(marked(*consumers)) and keeps_order(*consumers)
+
+
+def keeps_order(*consumers: Consumer) -> bool:
+    """Of every consumer and partition: offsets grow, but for what is marked."""
+    for consumer in consumers:
+        latest: dict[int, int] = {}
+        for row in consumer.rows:
+            if row.offset <= latest.get(row.partition, -1) and not row.redelivered:
+                return False
+            latest[row.partition] = row.offset
+    return True
+
+
+def readers(spark: SparkSession) -> list[psutil.Process]:
+    """The processes that hold a stream's reader."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    return readers_among(psutil.Process(gateway.proc.pid).children(recursive=True))
+
+
+class Gate:
+    """Holds a consumer's batches back while it is closed."""
+
+    def __init__(self, *, closed: bool = False) -> None:
+        self._open = threading.Event()
+        self.held = threading.Event()
+        if not closed:
+            self._open.set()
+
+    def close(self) -> None:
+        self.held.clear()
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def __call__(self, _batch_id: int) -> bool:
+        if not self._open.is_set():
+            self.held.set()
+            assert self._open.wait(90)
+        return False
+
+
+@contextmanager
+def going_on(step: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """Does something again and again, beside the test."""
+    stop = threading.Event()
+
+    def keep_on() -> None:
+        while not stop.wait(pause_s):
+            step()
+
+    thread = threading.Thread(target=keep_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def frozen(victims: Sequence[psutil.Process]) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT at the end."""
+    for each in victims:
+        each.suspend()
+    try:
+        yield
+    finally:
+        for each in victims:
+            each.resume()
+
+
 @pytest.fixture
 def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Shared]]:
-    """Makes queues with a group, and one coordinator for all of them."""
+    """Makes queues with a group, and one coordinator for all of them; not `alone`: shared by Redis."""
     process: subprocess.Popen[bytes] | None = None
 
     def make(
-        partitions: int = 2,
-        *,
-        delay_s: float = 0.0,
-        handoff_s: float = 30.0,
-        coordinated: bool = True,
-        columns: Columns | None = None,
+        partitions: int = 2, *, delay_s: float = 0.0, handoff_s: float = 30.0, alone: bool = False, **more: Any
     ) -> Shared:
         nonlocal process
-        made = Shared(lab=lab, ownership=redis_server.url, name=f"orders-{secrets.token_hex(4)}", partitions=partitions)
-        config = QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s)
-        lab.create(made.name, partitions, config, columns=columns)
-        if coordinated and process is None:
+        ownership = "none" if alone else redis_server.url
+        made = Shared(lab=lab, ownership=ownership, name=f"orders-{secrets.token_hex(4)}", partitions=partitions)
+        lab.create(made.name, partitions, rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s, **more)
+        if not alone and process is None:
             process = start_coordinator(lab.url, redis_server.url, tmp_path / "coordinator.log")
         return made
 
@@ -167,6 +278,17 @@ def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Call
     for query in lab.spark.streams.active:
         query.stop()
     if process is not None:
+        process.kill()
+        process.wait(10)
+
+
+@contextmanager
+def coordinating(store_url: str, ownership: str, log: Path) -> Iterator[None]:
+    """A coordinator for as long as the block lasts."""
+    process = start_coordinator(store_url, ownership, log)
+    try:
+        yield
+    finally:
         process.kill()
         process.wait(10)
 

@@ -1,12 +1,10 @@
-"""Rows of typed queues through Spark's edge, without a JVM: the data source's classes called as Spark calls them."""
+"""Rows of typed queues through Spark's edge, without a JVM: the data source's classes called as Spark calls them. Any
+columns go in and come out; a reader keeps what it loaded; what it may not ask for.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructField, StructType
 
-from partq_spark.base.errors import Invalid
-from partq_spark.log.admin import alter_queue, delete_queue
-from partq_spark.log.partitioner import partition_of
-from partq_spark.log.schema.types import KEY_TYPES, widens
-from partq_spark.query.typed_columns import METADATA_TYPES
+from partq import Invalid
 from tests.log.schema import shapes
-from tests.spark.typed_rows import WRITERS, ZONES, Row, create, headers_type, metadata, rows_of, spark
+from tests.spark.typed_rows import KEY_TYPES, METADATA, ZONES, Row, create, metadata, rows_of, sent, spark, widens
 from tests.support.data_source import Calls, as_spark_sends
 from tests.support.properties import examples
 
@@ -98,7 +92,7 @@ def test_rows_of_any_columns_come_back_equal(
         loaded = calls.load("orders")
         assert loaded.fieldNames() == [*schema.names, "_metadata"]
         assert [field.nullable for field in loaded.fields] == [*(field.nullable for field in schema), True]
-        fields = [*loaded.fields[:-1], metadata(*data.draw(st.permutations(list(METADATA_TYPES))))]
+        fields = [*loaded.fields[:-1], metadata(*data.draw(st.permutations(METADATA)))]
         some = data.draw(st.permutations(fields))[: data.draw(st.integers(1, len(fields)))]
         named = StructType([*some, *(field for field in fields if field.name == "row" and field not in some)])
         for asked in (None, named):
@@ -112,53 +106,6 @@ def test_rows_of_any_columns_come_back_equal(
                     assert shapes.same(row, {name: wanted[name] for name in row})
 
 
-@pytest.mark.conformance("TYP-02")
-@pytest.mark.parametrize("word", ["ARRAY", "MAP", "STRUCT"])
-def test_what_is_nested_32_deep_comes_back_equal(calls: Calls, word: str) -> None:
-    text, value = shapes.nested(word, "TIMESTAMP", datetime(1, 1, 1, tzinfo=UTC), 32)
-    given = spark(f"deep {text}")
-    create(calls, f"deep {text}")
-    rows = as_spark_sends([[value], [None]], given, zone="Asia/Kathmandu", large=True)
-    calls.append("orders", given, [rows])
-    for found in (calls.read("orders"), calls.stream("orders").batch()):
-        assert found.column("deep").to_pylist() == [value, None]
-
-
-def test_a_stream_and_a_batch_say_where_each_row_lies(calls: Calls) -> None:
-    queue = create(calls, "id INT, name STRING", "id", partitions=4)
-    rows = [[number, f"n{number}"] for number in range(40)]
-    calls.append("orders", spark("id INT, name STRING"), [as_spark_sends(rows, spark("id INT, name STRING"))])
-    before = queue.refresh().time_us
-    for found in (calls.read("orders"), calls.stream("orders").batch()):
-        for row in found.to_pylist():
-            own = row["_metadata"]
-            assert own["partition"] == partition_of(str(row["id"]).encode(), 4)
-            assert (own["queue"], own["redelivered"]) == ("orders", False)
-            assert own["timestamp"] == datetime.fromtimestamp(before / 1e6, UTC)
-        offsets = [(row["_metadata"]["partition"], row["_metadata"]["offset"]) for row in found.to_pylist()]
-        assert sorted(offsets) == [(p, at) for p, end in enumerate(queue.refresh().next) for at in range(end)]
-
-
-@pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("large", [False, True])
-def test_headers_are_taken_and_metadata_is_ignored_so_that_a_plain_copy_works(
-    calls: Calls, write: Callable[..., None], large: bool
-) -> None:
-    create(calls, "id INT, tags ARRAY<STRING>")
-    create(calls, "tags ARRAY<STRING>, id INT", name="copy")
-    schema = spark("tags ARRAY<STRING>", StructField("_headers", headers_type()), *spark("id INT").fields)
-    pairs = [[{"key": "trace", "value": b"\x01"}, {"key": "null", "value": None}], [], None]
-    rows = [[["a"] * n, each, n] for n, each in enumerate(pairs)]
-    write(calls, "orders", schema, [as_spark_sends(rows, schema, large=large)])
-    whole = calls.load("orders", includeHeaders="true")
-    assert whole["_metadata"].dataType == spark("", metadata(*METADATA_TYPES))["_metadata"].dataType
-    found = calls.read("orders", whole, includeHeaders="true")
-    assert [row["_metadata"]["headers"] for row in found.to_pylist()] == pairs
-    write(calls, "copy", whole, found.to_batches())
-    assert rows_of(calls.read("copy")) == [{"tags": ["a"] * n, "id": n} for n in range(3)]
-    assert calls.read("copy", spark("", metadata("headers"))).to_pylist() == [{"_metadata": {"headers": None}}] * 3
-
-
 # --- columns that change ----------------------------------------------------------------------------------------------
 
 
@@ -167,13 +114,13 @@ def test_a_query_keeps_the_columns_and_types_that_its_load_saw(calls: Calls) -> 
     """What is added meanwhile it does not see, what is widened it gets as it was, until a value does not fit."""
     queue = create(calls, "id INT NOT NULL, price DECIMAL(5,2)")
     before = spark("id INT NOT NULL, price DECIMAL(5,2)")
-    calls.append("orders", before, [as_spark_sends([[1, Decimal("1.50")]], before)])
+    calls.append("orders", before, sent(before, [1, Decimal("1.50")]))
     running, batch = calls.stream("orders"), calls.load("orders")
     assert rows_of(running.batch()) == [{"id": 1, "price": Decimal("1.50")}]
-    alter_queue(queue, add_columns="coupon STRING", widen="id BIGINT, price DECIMAL(10,4)")
-    calls.append("orders", before, [as_spark_sends([[2, None]], before)])
+    queue.alter(add_column="coupon STRING", widen="id BIGINT, price DECIMAL(10,4)")
+    calls.append("orders", before, sent(before, [2, None]))
     after = spark("coupon STRING, id BIGINT, price DECIMAL(10,4)")
-    calls.append("orders", after, [as_spark_sends([["x", 3, Decimal("2.5000")]], after)])
+    calls.append("orders", after, sent(after, ["x", 3, Decimal("2.5000")]))
     assert rows_of(running.batch()) == [{"id": 2, "price": None}, {"id": 3, "price": Decimal("2.50")}]
     running.restart()
     assert rows_of(running.batch()) == []
@@ -181,7 +128,7 @@ def test_a_query_keeps_the_columns_and_types_that_its_load_saw(calls: Calls) -> 
     anew = calls.stream("orders")
     assert anew.schema.fieldNames() == ["id", "price", "coupon", "_metadata"]
     assert [(row["id"], row["coupon"]) for row in rows_of(anew.batch())] == [(1, None), (2, None), (3, "x")]
-    calls.append("orders", after, [as_spark_sends([[None, 2**31, None], [None, 5, None]], after)])
+    calls.append("orders", after, sent(after, [None, 2**31, None], [None, 5, None]))
     says = (
         r"queue 'orders' .*, partition 0, offset 3, column 'id': 2147483648 does not fit INT, the type that this query "
         "loaded; the column is BIGINT by now: load again"
@@ -198,9 +145,9 @@ def test_a_query_keeps_the_columns_and_types_that_its_load_saw(calls: Calls) -> 
 def test_a_pinned_column_may_have_each_type_that_it_has_had(calls: Calls) -> None:
     queue = create(calls, "n TINYINT")
     for kind in ("SMALLINT", "INT", "BIGINT"):
-        alter_queue(queue, widen=f"n {kind}")
+        queue.alter(widen=f"n {kind}")
     given = spark("n BIGINT")
-    calls.append("orders", given, [as_spark_sends([[-128], [None], [127]], given)])
+    calls.append("orders", given, sent(given, [-128], [None], [127]))
     for kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
         for found in (calls.read("orders", spark(f"n {kind}")), calls.stream("orders", spark(f"N {kind}")).batch()):
             assert found.column(0).to_pylist() == [-128, None, 127]
@@ -213,7 +160,7 @@ def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(ca
     loaded, stream = calls.load("orders"), calls.stream("orders")
     assert stream.reader.getDefaultReadLimit() == ReadAllAvailable()
     with stream.reader._asked():
-        delete_queue(queue)
+        queue.delete()
     value: Any
     if again is None:
         create(calls, None)
@@ -223,7 +170,7 @@ def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(ca
         create(calls, again)
         given, value = spark(again), 2**40
         says = "queue 'orders' is typed: column '(name' is none of the queue's|id' is asked for as INT, it is BIGINT)"
-    calls.append("orders", given, [as_spark_sends([[value]], given)])
+    calls.append("orders", given, sent(given, [value]))
     with pytest.raises(Invalid, match=says):
         stream.batch()
     with pytest.raises(Invalid, match=says):
@@ -276,7 +223,7 @@ def test_a_reader_is_refused_columns_that_the_queue_does_not_have_so(calls: Call
             stream.batch()
         assert says in str(caught.value)
         stream.reader.stop()
-    assert queue.refresh().groups == {}
+    assert queue.describe().groups == ()
 
 
 def test_an_untyped_queue_refuses_a_typed_ones_columns_as_it_always_did(calls: Calls) -> None:
@@ -286,27 +233,3 @@ def test_an_untyped_queue_refuses_a_typed_ones_columns_as_it_always_did(calls: C
         calls.read("orders", spark("id INT"))
     with pytest.raises(Invalid, match=says):
         calls.stream("orders", spark("id INT")).batch()
-
-
-# --- what it costs ----------------------------------------------------------------------------------------------------
-
-READ = """
-import sys
-from partq_spark.spark.source import PartqDataSource
-source = PartqDataSource({"path": "orders", "store": sys.argv[1], "includeheaders": "true"})
-reader = source.reader(source.schema())
-assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 4
-print("pandas" in sys.modules)
-"""
-
-
-def test_reading_rows_imports_no_pandas(calls: Calls) -> None:
-    """It takes 0.2 s and 30 MB in each worker, and PyArrow imports it behind one's back."""
-    create(calls, "id INT NOT NULL, at TIMESTAMP, total DECIMAL(5,2), name STRING", "id")
-    given = spark("id INT, at TIMESTAMP, total DECIMAL(5,2), name STRING")
-    rows = [[number, datetime.now(UTC), Decimal("1.50"), "name"] for number in range(4)]
-    calls.append("orders", given, [as_spark_sends(rows, given)])
-    done = subprocess.run(
-        [sys.executable, "-c", READ, calls.url], check=True, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.split() == ["False"]

@@ -1,0 +1,241 @@
+"""What changes while streaming queries share a queue, and goes on: its partition count, its access type, its columns,
+where the group is; on Redis, and on blobs alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from tests.spark.flows.conftest import (
+    GROUP,
+    Shared,
+    coordinating,
+    flow_of,
+    going_on,
+    got,
+    marked,
+    partition_of,
+    told,
+    twice_only_marked,
+)
+from tests.support.spark import Consumer, Lab
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis]
+
+Make = Callable[..., Shared]
+KEYS = [f"k{number}" for number in range(12)]
+
+
+def alter(orders: Shared, **changes: Any) -> None:
+    """As a person does it, with a word to the coordinator."""
+    orders.queue.alter(ownership=orders.ownership, **changes)
+    orders.partitions = changes.get("partitions", orders.partitions)
+
+
+def publish_keys(orders: Shared, number: int) -> None:
+    """One message of every key, numbered."""
+    orders.lab.publish(orders.name, [(key, b"%d" % number) for key in KEYS])
+
+
+def disorder(rows: Sequence[Row]) -> list[str]:
+    """What came before something older of its key, without what is marked."""
+    last: dict[str, int] = defaultdict(lambda: -1)
+    found = []
+    for row in rows:
+        number = int(row.value)
+        if not row.redelivered and number <= last[row.key]:
+            found.append(f"{row.key}: {number} after {last[row.key]} in partition {row.partition}")
+        last[row.key] = max(last[row.key], number)
+    return found
+
+
+@pytest.mark.conformance("RES-01", "RES-02", "RES-03", "REB-08", "REB-09")
+def test_a_queue_grows_and_shrinks_while_queries_share_it_and_a_publisher_publishes(shared: Make) -> None:
+    orders = shared(partitions=4, delay_s=60.0)  # which a change of the count does not wait for
+    one, _ = orders.start("one", maxMessagesPerTrigger="100")
+    wait_until(lambda: orders.shares() == {flow_of(one): 4}, "all partitions")
+    published: list[int] = []
+
+    def publish() -> None:
+        publish_keys(orders, len(published))
+        published.append(len(published))
+
+    with going_on(publish, 0.25):
+        wait_until(lambda: len(one.rows) > 50, "messages at the first query")
+        two = orders.consumer("two")
+        two.batches = one.batches  # one list of all that is delivered, in the order in which it was
+        orders.restart(two, maxMessagesPerTrigger="100")
+        orders.wait_for_shares(0, 4)  # it is bound, and waits for the delay
+        for count, shares in ((8, (4, 4)), (3, (1, 2))):
+            alter(orders, partitions=count)
+            orders.wait_for_shares(*shares, wait_s=50)
+            before = len(published)
+            wait_until(lambda before=before: len(published) > before + 5, "messages under the new count")  # type: ignore[misc]
+    wait_until(lambda: set(got(one)) == set(orders.everything()), "everything")
+    assert disorder(one.rows) == []
+    assert {row.partition for row in one.rows} == {partition_of(key, n) for n in (4, 8, 3) for key in KEYS}
+    assert len(got(one)) - len(set(got(one))) <= len(marked(one))
+    wait_until(lambda: set(orders.statuses()) == {0, 1, 2}, "the removed ones to go")
+    view = orders.status()
+    assert view is not None
+    assert view.scale_status == "Ready"
+
+
+@pytest.mark.conformance("RES-06", "REB-08")
+def test_the_access_type_changes_while_queries_run(shared: Make) -> None:
+    orders = shared(partitions=4, delay_s=60.0, access_type="exclusive")
+    one, _ = orders.start("one")
+    two, _ = orders.start("two")
+    wait_until(lambda: orders.shares() == {flow_of(one): 4, flow_of(two): 0}, "one active flow and one standby")
+    orders.publish_all(b"a")
+    wait_until(lambda: len(one.rows) == 4, "everything at the active one")
+    alter(orders, access_type="non-exclusive")
+    orders.wait_for_shares(2, 2)  # at once: the rebalance delay is a minute
+    orders.publish_all(b"b")
+    wait_until(lambda: (len(one.rows), len(two.rows)) == (6, 2), "both at work")
+    alter(orders, access_type="exclusive")
+    orders.wait_for_shares(0, 4)
+    orders.publish_all(b"c")
+    wait_until(lambda: got(one, two) == orders.everything(), "everything, once, by one of them")
+
+
+@pytest.mark.conformance("CHK-04")
+def test_queries_go_on_from_where_they_were_rewound_to(shared: Make) -> None:
+    """Idle and with messages coming; what comes again is marked, what is new is not; nobody has to be restarted."""
+    orders = shared()
+    one, first = orders.start("one")
+    two, second = orders.start("two")
+    orders.wait_for_shares(1, 1)
+    for value in (b"a", b"b", b"c"):
+        orders.publish_all(value)
+    orders.wait_for_offsets(3, 3)
+    owners = orders.owners()
+    orders.queue.rewind(GROUP, by=2, partitions=[0], ownership=orders.ownership)
+    wait_until(lambda: got(one, two) == sorted([*orders.everything(), (0, 1), (0, 2)]), "second delivery")
+    assert marked(one, two) == [(0, 1), (0, 2)]
+    orders.wait_for_offsets(3, 3)
+
+    orders.queue.rewind(GROUP, to="earliest", ownership=orders.ownership)
+    orders.publish_all(b"d")
+    orders.wait_for_offsets(4, 4)
+    assert orders.owners() == owners
+    for partition in (0, 1):
+        rows = [row for each in (one, two) for row in each.rows if row.partition == partition][-4:]
+        assert [(row.offset, row.redelivered) for row in rows] == [(0, True), (1, True), (2, True), (3, False)]
+    assert (first.exception(), second.exception()) == (None, None)
+
+
+@pytest.mark.azurite
+@pytest.mark.conformance("HAN-05", "CHK-01", "CHK-02")
+def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(azure_lab: Lab, tmp_path: Path) -> None:
+    """Queue, checkpoints and ownership."""
+    orders = Shared(lab=azure_lab, ownership="store", name="orders", partitions=2)
+    azure_lab.create("orders", 2, rebalance_delay_s=0.0, max_handoff_time_s=30.0)
+    with coordinating(azure_lab.url, "store", tmp_path / "coordinator.log"):
+        one, first = orders.start("one")
+        orders.publish_all(b"a")
+        wait_until(lambda: got(one) == orders.everything(), "the first messages")
+        two, _ = orders.start("two", checkpointInterval="1s")
+        orders.wait_for_shares(1, 1)
+        orders.publish_all(b"b")
+        wait_until(lambda: got(one, two) == orders.everything(), "everything, once")
+        assert marked(one, two) == []
+        first.stop()
+        wait_until(lambda: orders.shares() == {flow_of(two): 2}, "what the first one left")
+        orders.publish_all(b"c")
+        wait_until(lambda: twice_only_marked(orders, one, two), "everything")
+        orders.wait_for_offsets(3, 3)
+
+
+# --- rows of a typed queue --------------------------------------------------------------------------------------------
+
+
+def publish_rows(orders: Shared, low: int, *more: str) -> None:
+    """Twenty rows, two for each of ten keys, in one publish."""
+    rows = orders.lab.spark.range(low, low + 20).selectExpr("CAST(id % 10 AS INT) k", "CAST(id AS INT) n", *more)
+    orders.lab.append(rows.coalesce(1), orders.name)
+
+
+def numbers(*consumers: Consumer) -> list[int]:
+    return sorted(row.n for consumer in consumers for row in consumer.rows)
+
+
+@pytest.mark.conformance("TYP-06")
+def test_rows_move_between_queries_as_messages_do(shared: Make) -> None:
+    """They are handed over, resized and rewound while their columns change."""
+    orders = shared(schema="k INT, n INT NOT NULL, name STRING", key="k")
+    one, first = orders.start("one")
+    publish_rows(orders, 0, "concat('n', id) name")
+    wait_until(lambda: numbers(one) == list(range(20)), "the first rows")
+    two, second = orders.start("two")
+    orders.wait_for_shares(1, 1)
+    publish_rows(orders, 20)
+    wait_until(lambda: numbers(one, two) == list(range(40)), "rows by both")
+    assert {row.n for row in two.rows} <= set(range(20, 40))
+
+    alter(orders, add_column="coupon STRING", widen="n BIGINT")
+    publish_rows(orders, 40, "'c' coupon")
+    alter(orders, partitions=4)
+    publish_rows(orders, 60, "'c' coupon")
+    orders.wait_for_shares(2, 2)
+    publish_rows(orders, 80)
+    wait_until(lambda: numbers(one, two) == list(range(100)), "all rows")
+    for row in one.rows + two.rows:
+        assert list(row.asDict()) == ["k", "n", "name", "_metadata"], "what they loaded"
+        assert row.k == row.n % 10
+        assert row.name == (f"n{row.n}" if row.n < 20 else None)
+        assert not row._metadata.redelivered
+    ends = orders.lab.ends(orders.name)
+    orders.wait_for_offsets(*ends)
+
+    orders.queue.rewind(GROUP, by=2, partitions=[0], ownership=orders.ownership)
+    wait_until(lambda: len(numbers(one, two)) == 102, "second delivery")
+    again = [row for row in one.rows + two.rows if row._metadata.redelivered]
+    assert [(row._metadata.partition, row._metadata.offset) for row in again] == [(0, ends[0] - 2), (0, ends[0] - 1)]
+    assert (first.exception(), second.exception()) == (None, None)
+    orders.wait_for_offsets(*ends)
+    orders.queue.trim(dict(enumerate(ends)))
+    assert orders.lab.read(orders.name).count() == 0
+
+
+def test_progress_tells_flow_partitions_epochs_and_lag(shared: Make) -> None:
+    """Of a query that shares, of one that has the group for itself, and of one without a group (spark-traps.md 15)."""
+    orders = shared()
+    orders.publish(*((p, b"%d" % n) for n in range(4) for p in (0, 1)))
+    one, first = orders.start("one", maxMessagesPerTrigger="4")
+    wait_until(lambda: len(one.rows) == 8, "the messages")
+    two, second = orders.start("two")
+    orders.wait_for_shares(1, 1)
+    orders.publish_all(b"x")
+    wait_until(lambda: len(one.rows) + len(two.rows) == 10, "a message for each query")
+    for consumer, query in ((one, first), (two, second)):
+        wait_until(lambda query=query: len(told(query).get("partitions", {})) == 1, "progress")  # type: ignore[misc]
+        found = told(query)
+        assert found.keys() == {"queue", "group", "flow", "partitions", "notify"}
+        assert found["flow"] == flow_of(consumer)
+        assert Path(found["notify"]).is_socket()
+        ((partition, of_it),) = found["partitions"].items()
+        assert of_it == {"epoch": orders.epochs()[int(partition)], "end": 5, "lag": 0}
+        assert orders.owners()[int(partition)] == flow_of(consumer)
+
+    solo = orders.consumer("solo")
+    query = solo.start(orders.stream(group="solo", ownership="none", flow="solo"))
+    none = orders.lab.consumer("none")
+    limited = orders.lab.stream(orders.name, startingOffsets="earliest", maxMessagesPerTrigger="6")
+    ungrouped = none.start(limited)
+    wait_until(lambda: (len(solo.rows), len(none.rows)) == (10, 10), "messages")
+    wait_until(lambda: told(query).get("partitions", {}).keys() == {"0", "1"}, "progress")
+    of_it = {"epoch": 1, "end": 5, "lag": 0}
+    found = told(query)
+    assert found.pop("notify")
+    assert found == {"queue": orders.name, "group": "solo", "flow": "solo", "partitions": {"0": of_it, "1": of_it}}
+    of_it = {"epoch": 0, "end": 5, "lag": 0}
+    wait_until(lambda: told(ungrouped).get("partitions") == {"0": of_it, "1": of_it}, "progress without a group")
+    assert (told(ungrouped)["queue"], told(ungrouped)["flow"]) == (orders.name, None)

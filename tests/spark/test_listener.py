@@ -1,0 +1,269 @@
+"""What the listener makes of a query's progress, without a JVM: metrics, as Prometheus' own parser reads them;
+spans; and that it never raises, whatever Spark or another source says. `test_queries_tell` shows the same with Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
+
+from partq_spark.base.metrics import Collector
+from partq_spark.base.trace_context import TraceContext
+from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
+from partq_spark.spark import query_metrics, tracing
+from partq_spark.spark.listener import PartqListener
+from partq_spark.spark.query_metrics import METRICS, QueryMetrics
+from partq_spark.spark.tracing import MicroBatch, Processed, sampled_columns
+from tests.support.traces import Traces, provide, span_id, told, trace_id, traces
+
+__all__ = ["traces"]
+
+GROUP: dict[str, Any] = {"group": "billing", "notify": "/nowhere/at/all"}
+
+
+def source(
+    rows: int = 3, *, queue: str = "orders", lags: tuple[int, ...] = (), by_hand: bool = False, **more: Any
+) -> Any:
+    """What a batch read, as Spark tells it: the rows twice, since they were computed twice."""
+    partitions = {str(number): {"epoch": 1, "end": 9, "lag": lag} for number, lag in enumerate(lags)}
+    said = {"queue": queue, "partitions": partitions, **more}
+    spans = {0: BatchSpan(1, 10, 10 + rows, 0), 1: BatchSpan(1, 7, 7, 0)}
+    group = more.get("group")
+    end = BatchEnd(queue_id="q", spans=spans, group=group, since=1, deliveries=4 if by_hand else None)
+    return SimpleNamespace(
+        latestOffset=json.dumps(said), startOffset="{}", endOffset=json.dumps(encode(end)), numInputRows=2 * rows
+    )
+
+
+def idle(**more: Any) -> Any:
+    """A source that had nothing new."""
+    made = source(**more)
+    made.startOffset = made.endOffset
+    return made
+
+
+def progress(*sources: Any, **more: Any) -> Any:
+    made = {"id": "one", "name": None, "batchId": 7, "timestamp": "2026-11-22T08:00:00.250Z", "numInputRows": 10}
+    durations = {"addBatch": 500, "walCommit": 250, "other": 1, "triggerExecution": 1500}
+    return SimpleNamespace(sources=sources, **{**made, "durationMs": durations, **more})
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A listener with metrics, and what a scrape of them says."""
+
+    def __init__(self) -> None:
+        self.listener = PartqListener()
+        self.listener.metrics = self.metrics = QueryMetrics(time_s=lambda: 1_800_000_000.0)
+
+    def progressed(self, *sources: Any, **more: Any) -> None:
+        self.listener.onQueryProgress(SimpleNamespace(progress=progress(*sources, **more)))  # type: ignore[arg-type] # as far as it looks
+
+    def scraped(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        registry = CollectorRegistry()
+        registry.register(Collector(self.metrics.samples))
+        text = generate_latest(registry).decode()  # type: ignore[no-untyped-call]
+        families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        return {(s.name, frozenset(s.labels.items())): s.value for each in families for s in each.samples}
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.scraped().get((f"partq_query_{name}", frozenset(labels.items())))
+
+
+@pytest.fixture
+def heard() -> Told:
+    return Told()
+
+
+def test_a_query_is_told_as_its_progress_says_each_batch_once_until_its_end(heard: Told) -> None:
+    query = {"query": "billing job"}
+    where = {**query, "queue": "orders", "group": "billing"}
+    heard.metrics.started("one", "billing job")
+    for _ in range(2):  # told twice, it counts once
+        heard.progressed(source(lags=(3, 0), **GROUP), name="billing job", batchId=0)
+    slow = {"addBatch": 500, "triggerExecution": 40_000}
+    heard.progressed(source(lags=(1, 4), **GROUP), name="billing job", batchId=1, numInputRows=5, durationMs=slow)
+    assert {
+        (name, heard.value(name, **query))
+        for name in ("running", "failures_total", "batches_total", "input_rows_total", "batch_duration_seconds_count")
+    } == {
+        ("running", 1),
+        ("failures_total", 0),
+        ("batches_total", 2),
+        ("input_rows_total", 15),
+        ("batch_duration_seconds_count", 2),
+    }
+    assert heard.value("batch_duration_seconds_bucket", **query, le="2.5") == 1
+    assert heard.value("phase_seconds_total", **query, phase="addBatch") == 1.0
+    assert heard.value("last_progress_timestamp_seconds", **query) == 1_800_000_000
+    assert heard.value("source_lag_messages", **where) == 5
+    assert heard.value("source_partitions", **where) == 2
+    assert heard.value("partition_lag_messages", **where, partition="1") == 4
+    names = {re.sub("_(count|sum|bucket)$", "", name) for name, _ in heard.scraped()}
+    assert {metric.name for metric in METRICS} <= names
+    for metric in METRICS:  # as Prometheus wants them
+        assert re.fullmatch(r"partq_query_[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+
+    heard.metrics.ended("one", failed=True)
+    assert (heard.value("running", **query), heard.value("failures_total", **query)) == (0, 1)
+    assert heard.value("partition_lag_messages", **where, partition="1") is None, "it has no partition any more"
+    heard.metrics.started("one", "billing job")
+    heard.progressed(source(lags=(1,), **GROUP), name="billing job", batchId=1)
+    heard.metrics.ended("one", failed=False)
+    assert heard.value("failures_total", **query) == 1
+    assert heard.value("batches_total", **query) == 2, "the last batch was repeated"
+
+
+def test_queries_and_partitions_have_bounds(heard: Told) -> None:
+    """Queries that have ended are forgotten first; partitions have series of their own, or none of a query has."""
+    for number in range(query_metrics.MOST_QUERIES):
+        heard.metrics.started(f"id-{number}", f"job {number}")
+    heard.metrics.ended("id-5", failed=False)
+    heard.metrics.started("id-new", "new")
+    running = {dict(labels)["query"] for name, labels in heard.scraped() if name == "partq_query_running"}
+    assert len(running) == query_metrics.MOST_QUERIES
+    assert "job 5" not in running
+    assert {"job 0", "new"} <= running
+
+    wide = Told()
+    for number in range(3):
+        wide.progressed(source(lags=(1,) * 1500, **GROUP), id=f"id-{number}")
+    assert sum(name == "partq_query_partition_lag_messages" for name, _ in wide.scraped()) == 1500
+    assert wide.value("metrics_left_out") == 3000
+    assert wide.value("source_lag_messages", query="id-2", queue="orders", group="billing") == 1500
+
+
+REPORTED = [
+    *(None, "", "{", "[1]", "7", '"notify', '["notify"]', '{"7": 1}', '{"partitions": {"0": 5}}', '{"queue": "q"}'),
+    '{"queue": "q", "partitions": {"0": {"lag": "many"}}}',
+    *(json.dumps({"notify": path}) for path in ("/nowhere/at/all", "\0", "x" * 200, None, 7)),
+]
+
+
+@pytest.mark.parametrize("end", ['{"v": 1}', "{", None])
+@pytest.mark.parametrize("reported", REPORTED)
+def test_the_listener_never_raises_and_goes_on(heard: Told, reported: str | None, end: str | None) -> None:
+    """Whatever this or another source reports, whether anybody listens, and whatever events Spark has."""
+    strange = SimpleNamespace(latestOffset=reported, startOffset=None, endOffset=end, numInputRows=1)
+    events = [SimpleNamespace(progress=progress(strange, batchId=1)), SimpleNamespace(), SimpleNamespace(progress=None)]
+    without_metrics = PartqListener()
+    for each in (heard.listener, without_metrics):
+        for event in events:
+            each.onQueryStarted(event)  # type: ignore[arg-type] # as far as it looks
+            each.onQueryProgress(event)  # type: ignore[arg-type] # here too
+            each.onQueryTerminated(event)  # type: ignore[arg-type] # here too
+    heard.progressed(source(lags=(2,), **GROUP), source(lags=(5,)), batchId=2)
+    lags = {dict(labels)["group"]: n for (name, labels), n in heard.scraped().items() if name.endswith("lag_messages")}
+    assert lags == {"billing": 2, "": 5}, "and nothing of the other source"
+    assert without_metrics.metrics is None
+
+
+# --- spans ------------------------------------------------------------------------------------------------------------
+
+TEXT = StringType()
+HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BinaryType())]))
+ONLY = "filter({}, h -> lower(h.key) IN ('traceparent', 'tracestate')) AS headers"
+
+
+def struct(**fields: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns"),
+    [
+        (struct(key=TEXT, queue=TEXT, headers=HEADERS), [ONLY.format("`headers`"), "`queue` AS queue"]),
+        (struct(value=BinaryType(), headers=HEADERS), [ONLY.format("`headers`")]),
+        (struct(queue=IntegerType(), headers=HEADERS), [ONLY.format("`headers`")]),
+        (struct(key=TEXT, value=BinaryType(), queue=TEXT), []),
+        (struct(Headers=HEADERS, Queue=TEXT), [ONLY.format("`Headers`"), "`Queue` AS queue"]),
+        (StructType([*struct(id=TEXT, headers=HEADERS).fields, *struct(id=TEXT).fields]), [ONLY.format("`headers`")]),
+        (struct(headers=TEXT), []),
+        (StructType([*struct(headers=HEADERS).fields, *struct(headers=HEADERS).fields]), []),
+        (
+            struct(id=IntegerType(), headers=IntegerType(), _metadata=struct(queue=TEXT, headers=HEADERS)),
+            [ONLY.format("`_metadata`.`headers`"), "`_metadata`.`queue` AS queue"],
+        ),
+        (struct(_metadata=struct(headers=HEADERS)), [ONLY.format("`_metadata`.`headers`")]),
+        (struct(id=IntegerType(), _metadata=struct(queue=TEXT)), []),
+        (struct(id=IntegerType(), _metadata=TEXT), []),
+    ],
+)
+def test_headers_are_asked_for_where_a_batch_has_them(schema: StructType, columns: list[str]) -> None:
+    assert sampled_columns(schema) == columns
+
+
+def test_what_is_kept_of_batches_that_nobody_completes_is_bounded() -> None:
+    kept, span = Processed(), TraceContext(1, 2, 1)
+    for number in range(tracing.MOST_BATCHES + 1):
+        kept.note(MicroBatch("one", number), span)
+    assert [kept.taken(MicroBatch("one", number)) for number in (0, 1, 1)] == [None, span, None], "it is taken once"
+
+
+def hear(*sources: Any) -> None:
+    PartqListener().onQueryProgress(SimpleNamespace(progress=progress(*sources)))  # type: ignore[arg-type] # as far as it looks
+
+
+def test_a_batch_that_the_program_traced_gets_its_acknowledgement(traces: Traces) -> None:
+    tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+    hear(source(**GROUP))
+    (acknowledged,) = traces.spans
+    assert acknowledged.name == "ack orders"
+    assert acknowledged.parent is not None
+    assert (acknowledged.parent.trace_id, acknowledged.parent.span_id) == (5, 6)
+    assert told(acknowledged)["consumer.group.name"] == "billing"
+    assert told(acknowledged)["batch.message_count"] == 3
+
+    tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+    hear(source(0, **GROUP))
+    assert len(traces.spans) == 1, "an empty batch is told of by nothing, and not kept"
+    assert tracing.PROCESSED.taken(MicroBatch("one", 7)) is None
+
+
+def test_a_batch_that_nobody_traced_is_told_with_its_times(traces: Traces) -> None:
+    hear(source(**GROUP))
+    processed, acknowledged = traces.one("process orders"), traces.one("ack orders")
+    assert (processed.start_time, processed.end_time) == (1795334400_250_000_000, 1795334401_750_000_000)
+    assert acknowledged.parent is not None
+    assert acknowledged.parent.span_id == span_id(processed)
+    assert trace_id(acknowledged) == trace_id(processed)
+
+
+@pytest.mark.parametrize(
+    ("sources", "names"),
+    [
+        ([source(0, **GROUP)], []),
+        ([], []),
+        ([idle(**GROUP)], []),
+        ([SimpleNamespace(latestOffset='{"kafka": {"0": 5}}', startOffset=None, endOffset="{}", numInputRows=9)], []),
+        ([SimpleNamespace(latestOffset=None, startOffset=None, endOffset=None, numInputRows=9)], []),
+        ([source()], ["process orders"]),
+        ([source(group="billing", notify=None)], ["process orders"]),
+        ([source(by_hand=True, **GROUP)], ["process orders"]),
+        ([source(**GROUP), source(queue="paid", **GROUP)], ["process", "ack orders", "ack paid"]),
+        ([source(**GROUP), idle(queue="paid", **GROUP)], ["process orders", "ack orders"]),
+    ],
+)
+def test_what_is_told_is_what_was_read_and_what_that_acknowledges(
+    sources: list[Any], names: list[str], traces: Traces
+) -> None:
+    hear(*sources)
+    assert [each.name for each in traces.spans] == names
+
+
+def test_the_listener_tells_nothing_where_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+    hear(source(**GROUP))
+    assert tracing.PROCESSED.taken(MicroBatch("one", 7)) is not None
+    assert provide(monkeypatch).spans == []

@@ -1,0 +1,289 @@
+"""Typed queues in real Spark: rows of every type by batch and stream are what Parquet makes of them, the partition of a
+key is what Spark SQL says, a DDL means what Spark's own parser says, and what a user sees of refusals and tables.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j import java_gateway, protocol
+from pyspark.errors import PySparkException
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+import partq
+from partq_spark.log.schema.ddl import ddl_of, parse_ddl
+from partq_spark.log.schema.struct_json import parse_struct_json
+from tests.log.schema.texts import a_ddl
+from tests.support.spark import Lab, ended, failure
+
+pytestmark = pytest.mark.spark
+
+
+def session(lab: Lab, zone: str, *, large: bool = False) -> Lab:
+    """The same Spark with settings of its own."""
+    spark = lab.spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", str(large).lower())
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # the other is not of every year
+    return replace(lab, spark=spark)
+
+
+# --- what goes in comes out -------------------------------------------------------------------------------------------
+
+TYPES: dict[str, tuple[str, str]] = {
+    "BOOLEAN": ("true", "false"),
+    "TINYINT": ("-128", "127"),
+    "SMALLINT": ("-32768", "32767"),
+    "INT": ("-2147483648", "2147483647"),
+    "BIGINT": ("-9223372036854775808", "9223372036854775807"),
+    "FLOAT": ("'NaN'", "'-Infinity'"),
+    "DOUBLE": ("'-0.0'", "'4.9E-324'"),
+    "DECIMAL(38,18)": ("'-99999999999999999999.999999999999999999'", "'0.000000000000000001'"),
+    "STRING": ("''", "'größe 分 🚚'"),
+    "BINARY": ("X''", "X'00FF80'"),
+    "DATE": ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    "TIMESTAMP": ("TIMESTAMP'0001-01-02 00:00:00Z'", "TIMESTAMP'9999-12-30 23:59:59.999999Z'"),
+    "TIMESTAMP_NTZ": ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'2026-03-08 02:30:00.000001'"),
+    "ARRAY<STRING>": ("array()", "array('a', NULL, '')"),
+    "MAP<STRING, BIGINT>": ("map()", "map('k', 1, 'n', NULL)"),
+    "STRUCT<a: INT, b: ARRAY<TIMESTAMP>>": ("named_struct('a', 1, 'b', NULL)", "named_struct('a', NULL, 'b', array())"),
+}
+"""Every type that a queue keeps, each with two values at its ends."""
+
+
+def deep(word: str, depth: int = 31) -> tuple[str, str]:
+    """A type of arrays, maps or structs around a point in time, 32 deep, and a value of it."""
+    kind, value = "TIMESTAMP", "TIMESTAMP'1999-12-31 23:59:59.999999Z'"
+    for _ in range(depth):
+        kind = {"ARRAY": f"ARRAY<{kind}>", "MAP": f"MAP<STRING, {kind}>", "STRUCT": f"STRUCT<a: {kind}>"}[word]
+        value = {"ARRAY": f"array({value})", "MAP": f"map('k', {value})", "STRUCT": f"named_struct('a', {value})"}[word]
+    return kind, value
+
+
+@pytest.mark.conformance("TYP-02")
+def test_rows_of_every_type_come_back_as_from_parquet(lab: Lab) -> None:
+    """By batch into one queue, by a stream on to another, and out of it by batch, stream and without Spark; written and
+    read in sessions of other time zones and with Spark's large types.
+    """
+    given = {f"c{n}": (kind, *values) for n, (kind, values) in enumerate(TYPES.items())}
+    given |= {word.lower(): (*deep(word), "NULL") for word in ("ARRAY", "MAP", "STRUCT")}
+    ddl = "row INT NOT NULL, " + ", ".join(f"{name} {kind}" for name, (kind, *_) in given.items())
+    for name in ("orders", "copy"):
+        lab.create(name, 2, schema=ddl, key="row")
+    writer, reader = session(lab, "America/New_York", large=True), session(lab, "Asia/Kathmandu")
+    rows = writer.spark.range(3).selectExpr(
+        "CAST(id AS INT) row",
+        *(
+            f"CAST(CASE id WHEN 0 THEN CAST({a} AS {kind}) WHEN 1 THEN CAST({b} AS {kind}) END AS {kind}) {name}"
+            for name, (kind, a, b) in given.items()
+        ),
+    )
+    rows.write.parquet(str(lab.folder / "expected"))
+    writer.append(rows, "orders")
+    ended(writer.publisher(writer.stream("orders", startingOffsets="earliest"), "copy", "copy"))
+
+    def texts(read: Any) -> list[str]:
+        found = read.orderBy("row").selectExpr("CAST(struct(*) AS STRING) text").collect()
+        return [row.text for row in found]
+
+    expected = texts(reader.spark.read.parquet(str(lab.folder / "expected")))
+    read = reader.read("copy")
+    assert read.columns == ["row", *given, "_metadata"]
+    assert read.schema["row"].nullable is False
+    assert texts(read.drop("_metadata")) == expected
+    out = reader.stream("copy", startingOffsets="earliest").drop("_metadata").writeStream.format("memory")
+    ended(out.queryName("out").option("checkpointLocation", str(lab.folder / "out")).trigger(availableNow=True).start())
+    assert texts(reader.spark.table("out")) == expected
+    arrow = pa.table(partq.open_queue("copy", store=lab.url).read()).drop_columns(["_metadata"])
+    arrow = pa.Table.from_arrays(arrow.columns, schema=parse_ddl(ddl))
+    assert texts(reader.spark.createDataFrame(arrow)) == expected
+
+
+def test_columns_on_request_and_metadata_in_a_query(lab: Lab) -> None:
+    lab.create("orders", 3, schema="id INT NOT NULL, name STRING, tags ARRAY<STRING>", key="id")
+    rows = lab.spark.range(100).selectExpr("CAST(id AS INT) id", "concat('n', id) name", "array('a') tags")
+    headers = f.expr("array(struct('n' AS key, CAST(name AS BINARY) AS value))")
+    lab.append(rows.withColumn("_headers", headers), "orders")
+    asked = "_metadata STRUCT<offset: BIGINT, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>, NAME STRING"
+    read = lab.spark.read.format("partq").option("store", lab.url).schema(asked).load("orders")
+    assert read.columns == ["_metadata", "NAME"]
+    assert {bytes(row._metadata.headers[0].value).decode() for row in read.collect()} == {f"n{n}" for n in range(100)}
+    stream = lab.spark.readStream.format("partq").options(store=lab.url, startingOffsets="earliest").schema(asked)
+    assert sorted(map(repr, lab.consumer().run(stream.load("orders")))) == sorted(map(repr, read.collect()))
+    default = lab.read("orders")
+    own = default.selectExpr("_metadata.partition", "_metadata.offset", "_metadata.queue", "_metadata.redelivered")
+    assert own.distinct().count() == 100
+    joined = default.alias("a").join(lab.read("orders").alias("b"), "id")
+    assert {row[0] for row in joined.selectExpr("a._metadata.offset - b._metadata.offset").collect()} == {0}
+
+    says = "queue 'orders' is typed: column 'value' is none of the queue's: name some of id, name, tags and _metadata"
+    reader = lab.spark.read.format("partq").option("store", lab.url).schema("value STRING")
+    with pytest.raises(PySparkException, match=says):
+        reader.load("orders").collect()
+    stream = lab.spark.readStream.format("partq").option("store", lab.url).schema("value STRING")
+    assert says in failure(lab.consumer("refused").start(stream.load("orders"), available_now=True))
+
+
+WHOLE = {
+    kind: f"IF(id < 2, {1 << bits} * id - id - {1 << bits} * (1 - id), shiftright(xxhash64(id), {63 - bits}))"
+    for kind, bits in (("TINYINT", 7), ("SMALLINT", 15), ("INT", 31))
+} | {"BIGINT": "CASE id WHEN 0 THEN -9223372036854775808 WHEN 1 THEN 9223372036854775807 ELSE xxhash64(id) END"}
+KEYS = {
+    "STRING": "CASE WHEN id % 50 = 0 THEN '' WHEN id % 2 = 0 THEN concat('键', id) ELSE repeat(id, 12) END",
+    "BOOLEAN": "id % 2 = 0",
+    "DATE": "date_add(DATE'0001-01-01', CAST(id * 912 AS INT))",
+    "BINARY": "CAST(concat('ü', id) AS BINARY)",
+    **{kind: f"CAST({ends} AS {kind})" for kind, ends in WHOLE.items()},
+}
+"""Every type that a key may have, with values for some thousand numbers; of whole numbers also both ends."""
+
+
+@pytest.mark.conformance("TYP-03")
+def test_the_partition_is_what_spark_sql_says(lab: Lab) -> None:
+    """In the words of a user: `pmod(xxhash64(CAST(key AS STRING)), partitions)`; null goes to a random partition."""
+    reader = session(lab, "Asia/Kathmandu")
+    for kind, key in KEYS.items():
+        name = f"by-{kind.lower()}"
+        lab.create(name, 7, schema=f"k {kind}, row INT", key="k")
+        rows = lab.spark.range(4000).selectExpr("CAST(id AS INT) row", f"IF(id % 100 = 99, NULL, {key}) k")
+        lab.append(rows.repartition(3), name)
+        found = reader.read(name).withColumnRenamed("_metadata", "m")
+        wrong = found.where("k IS NOT NULL AND m.partition != pmod(xxhash64(CAST(k AS STRING)), 7)")
+        nulls = found.where("k IS NULL")
+        told = (found.count(), wrong.count(), nulls.count(), nulls.select("m.partition").distinct().count() > 3)
+        assert told == (4000, 0, 40, True), kind
+
+
+def test_every_ddl_means_what_spark_makes_of_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it is refused: what Spark refuses, and types that a queue does not keep."""
+    jvm = lab.spark.sparkContext._jvm
+    assert jvm is not None
+    parse = jvm.org.apache.spark.sql.types.StructType.fromDDL  # to find a class is a question for each of its packages
+    # Nor do its refusals become PySpark's exceptions, which ask ten times for their words.
+    monkeypatch.setattr(java_gateway, "get_return_value", protocol.get_return_value)
+
+    def theirs(text: str) -> str | None:
+        try:
+            return str(parse(text).json())
+        except protocol.Py4JJavaError:
+            return None
+
+    def ours(parse: Any, text: str) -> pa.Schema | None:
+        try:
+            return parse(text)
+        except partq.Invalid:
+            return None
+
+    rng, kept, refused = random.Random(2026), 0, 0
+    for _ in range(2_000):
+        text = a_ddl(rng)
+        said, found = theirs(text), ours(parse_ddl, text)
+        assert found == (None if said is None else ours(parse_struct_json, said)), text
+        if found is not None:
+            kept += 1
+            again = theirs(ddl_of(found))
+            assert again is not None
+            assert parse_struct_json(again) == found, "what is written is read as the same"
+        refused += found is None
+    assert kept > 500
+    assert refused > 200
+
+
+# --- what a user is told ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sql(lab: Lab) -> Iterator[SparkSession]:
+    """TIME is off by default in Spark itself."""
+    lab.spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield lab.spark
+    lab.spark.conf.unset("spark.sql.timeType.enabled")
+    lab.spark.sql("DROP TABLE IF EXISTS orders_table")
+    lab.spark.sql("DROP VIEW IF EXISTS orders_view")
+
+
+@pytest.mark.conformance("TYP-04")
+def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_published(lab: Lab, sql: SparkSession) -> None:
+    """What is wrong with a column before any task runs."""
+    lab.create("orders", schema="id INT NOT NULL, name STRING, at TIMESTAMP, tags ARRAY<STRING>")
+    before = lab.head("orders")
+    rows = sql.range(3).coalesce(1)
+    no_task = sql.range(3).where("raise_error('a task ran') IS NULL")
+    as_int = "CAST(id AS INT) id"
+    point = f.expr("st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')")
+    kinds = {
+        "time(6)": f.expr("TIME'12:00:00'"),
+        "interval day": f.expr("INTERVAL '1' DAY"),
+        "interval month": f.expr("INTERVAL '1' MONTH"),
+        "geometry(0)": point,
+        "vector": array_to_vector(f.array(f.lit(1.0))),
+        "variant": f.expr("parse_json('1')"),
+    }
+    cases = [
+        (no_task.selectExpr("id"), "column 'id' has type BIGINT, the queue's is INT: cast it"),
+        (no_task.selectExpr(as_int, "id price"), "column 'price' (BIGINT) is none of the queue's (id, name, at, tags)"),
+        (no_task.selectExpr("'a' name"), "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
+        (no_task.selectExpr(as_int, "CAST(id AS INT) ID"), "are both the queue's column 'id'"),
+        *(
+            (
+                no_task.select(no_task.id.cast("int"), value.alias("name")),
+                f"column 'name' has type {shown}, the queue's",
+            )
+            for shown, value in kinds.items()
+        ),
+        (rows.selectExpr("CAST(IF(id = 2, NULL, id) AS INT) id"), "row 2, column 'id': null, where the queue's"),
+        (rows.selectExpr(as_int, "CAST(X'FF' AS STRING) name"), "row 0, column 'name': a STRING that is not UTF-8"),
+        (
+            rows.selectExpr(as_int, "array('a', CAST(X'FF' AS STRING)) tags"),
+            "row 0, column 'tags.element': a STRING that",
+        ),
+        (
+            rows.selectExpr(as_int, "timestamp_seconds(253402300800) at"),
+            "row 0, column 'at': a TIMESTAMP outside of the",
+        ),
+    ]
+    for given, says in cases:
+        with pytest.raises(PySparkException) as caught:
+            lab.append(given, "orders")
+        assert says in str(caught.value)
+    rate = sql.readStream.format("rate").load()
+    streams = [
+        (
+            rate.select(f.lit(1).alias("id"), kinds["interval day"].alias("name")),
+            "has type interval day, the queue's is",
+        ),
+        (rate.selectExpr("CAST(nullif(value, value) AS INT) id"), "row 0, column 'id': null, where the queue's"),
+    ]
+    for number, (given, says) in enumerate(streams):
+        sink = given.writeStream.format("partq").options(store=lab.url, queue="orders")
+        assert says in failure(sink.option("checkpointLocation", str(lab.folder / f"sink-{number}")).start())
+    assert lab.head("orders") == before
+
+
+def test_a_temporary_view_is_a_queue_and_a_table_says_that(lab: Lab, sql: SparkSession) -> None:
+    """Spark gives its catalog's tables no options when they are read or written (spark-traps.md 42)."""
+    lab.create("orders", schema="id INT NOT NULL, name STRING", key="id")
+    where = f"USING partq OPTIONS (store '{lab.url}', queue 'orders')"
+    lab.append(lab.spark.createDataFrame([(1, "a"), (2, None)], "id int, name string"), "orders")
+    sql.sql(f"CREATE TEMPORARY VIEW orders_view {where}")
+    found = sql.sql("SELECT id, name FROM orders_view ORDER BY id").collect()
+    assert [tuple(row) for row in found] == [(1, "a"), (2, None)]
+    says = "use CREATE TEMPORARY VIEW name USING partq OPTIONS"
+    with pytest.raises(PySparkException, match="CREATE TABLE ... USING partq makes no table that works: .*" + says):
+        sql.sql(f"CREATE TABLE orders_table {where}")
+    sql.sql(f"CREATE TABLE orders_table (id INT, name STRING) {where}")  # Spark asks nobody
+    with pytest.raises(PySparkException, match="no queue was named: .*if this is a table: .*" + says):
+        sql.table("orders_table").collect()
+    with pytest.raises(PySparkException, match="no queue was named, and no topic: .*if this is a table: .*" + says):
+        sql.sql("INSERT INTO orders_table VALUES (3, 'c')")
+    sql.sql("DROP TABLE orders_table")
+    with pytest.raises(PySparkException, match="no queue was named, and no topic: .*if this is a table: .*" + says):
+        sql.sql(f"CREATE TABLE orders_table {where} AS SELECT 3 id, 'c' name")
+    assert sql.table("orders_view").count() == 2
