@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ACCIDENTS: Final = (
     *("kill", "freeze", "twin", "storm", "outage", "refusals", "cut off"),
     *("late", "slow", "request lost", "answer lost", "landed late"),
-    *("rewind", *LOSSES),
+    *("rewind", "settings", "remake", *LOSSES),
 )
 """By these messages may come again, marked."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tests.support.judge import demand
-from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying
+from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Removed
 
 Place = tuple[int, int]
 
@@ -43,6 +43,8 @@ class Bounds:
 
     def take(self, fact: Fact) -> None:
         match fact:
+            case Removed():
+                self._groups.pop(fact.group, None)
             case Given():
                 group = self._groups[fact.group]
                 group.began[fact.flow] = fact.at_us

@@ -52,6 +52,7 @@ class Coordination:
         self._leases: dict[str, tuple[int, str]] = {}  # by process, its last: in which order they were taken
         self._led = -1
         self._state: Decided | None = None
+        self._is_begun = True
         self._hands: dict[int, _Hands] = defaultdict(_Hands)
 
     def forget(self) -> None:
@@ -60,8 +61,17 @@ class Coordination:
         self._leases.clear()
         self._led, self._state = -1, None
 
+    def begin_anew(self) -> None:
+        """The group is another one: what its former leader still writes is nobody's business."""
+        self.forget()
+        self._hands.clear()
+        self._is_begun = False
+
     def take(self, fact: Beaten | Led | Decided | Checkpointed | Given) -> None:
         """A fact, in their order. Raises `Violation`."""
+        self._is_begun |= isinstance(fact, Checkpointed)
+        if not self._is_begun and isinstance(fact, Decided):
+            return
         match fact:
             case Beaten():
                 self._beaten(fact)

@@ -154,6 +154,13 @@ class Led(NamedTuple):
     token: str
 
 
+class Removed(NamedTuple):
+    """A group is gone from its queue, or is another one under its name from now on."""
+
+    at_us: int
+    group: str
+
+
 class Part(NamedTuple):
     """What a group's state says of a partition. `owner`: flow and instance. `left_s`: until it moves anyway."""
 
@@ -205,6 +212,7 @@ Fact = (
     | Beaten
     | Led
     | Decided
+    | Removed
     | Befell
     | Froze
 )

@@ -30,6 +30,7 @@ from tests.world.facts import (
     Led,
     Lying,
     Refused,
+    Removed,
     Resolved,
     Row,
     Sent,
@@ -89,11 +90,16 @@ class Judge:
         self.durable: dict[str, Durable] = {}
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
+        self.removed_us: dict[str, int] = {}
         self.had_accident = self.may_have_more = False
 
     def take(self, fact: Fact) -> None:
         """A fact, in their order. Raises `Violation`."""
+        if isinstance(fact, Given) and fact.asked_us < self.removed_us.get(fact.group, 0):
+            return  # it was asked for in a group that is gone
         match fact:
+            case Removed():
+                self._removed(fact)
             case Sent():
                 self.sent[fact.value] = fact
             case Durable():
@@ -128,6 +134,11 @@ class Judge:
         elif isinstance(fact, Befell) and fact.what in FORGETS:
             for each in self.coordination.values():
                 each.forget()
+
+    def _removed(self, fact: Removed) -> None:
+        self.removed_us[fact.group] = fact.at_us
+        self.groups.pop(fact.group, None)
+        self.coordination[fact.group].begin_anew()
 
     # --- as it happens ------------------------------------------------------------------------------------------------
 

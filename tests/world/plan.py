@@ -26,7 +26,7 @@ consumer in every way that there is. Or it is about streaming queries in all mod
 days people and cron jobs work on the log while others publish."""
 
 
-OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
+OPERATIONS: Final = ("alter", "rewind", "settings", "remake", "compact", "collect")
 """What a person does at a command line; `number`: of partitions, or by how many messages."""
 
 
@@ -335,7 +335,10 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
             Event(at_s, "alter", number=rng.randint(1, 5)),
             Event(at_s, "rewind", number=rng.randint(1, 20)),
             Event(at_s, rng.choice(("compact", "collect"))),
+            Event(at_s, "settings", number=rng.randint(0, 3)),
         ]
+        if not plan.queries:  # a query is bound to the very group
+            people.append(Event(at_s, "remake"))
         choices = {
             "quiet": quiet,
             "restarts": restarts + quiet + lines + aimed + twins,

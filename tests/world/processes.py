@@ -5,7 +5,7 @@ coordinator's service. Each lives several lives; what it knows dies with each.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -234,6 +234,14 @@ class Flow(Actor):
             self.world.take(Acknowledged(self.world.now_us, self._group, self._flow, rows, lost))
 
 
+_SETTINGS: Final[Sequence[Mapping[str, Any]]] = (
+    {"rebalance_delay_s": 0.0},
+    {"max_handoff_time_s": 0.0},
+    {"access_type": "exclusive"},
+    {"access_type": "non-exclusive"},
+)
+
+
 class Operator(Actor):
     """A person at a command line, who does one thing until it is done."""
 
@@ -257,6 +265,15 @@ class Operator(Actor):
             case "rewind":
                 with suppress(Invalid):  # no partition is past that place
                     queue.rewind(self.world.GROUP, by=self._event.number, ownership=ownership)
+            case "settings":
+                queue.alter(ownership=ownership, **_SETTINGS[self._event.number % len(_SETTINGS)])
+            case "remake":
+                for remade in (
+                    lambda: queue.remove_group(self.world.GROUP, ownership=ownership, force=True),
+                    lambda: queue.create_group(self.world.GROUP, starting="earliest", ownership=ownership),
+                ):
+                    with suppress(Invalid):  # a flow was faster
+                        remade()
             case "compact":
                 queue.compact(min_age_s=0.0)
             case "collect":

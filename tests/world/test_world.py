@@ -40,7 +40,17 @@ MANY_SEEDS: Final = 150
 HAPPENED: Final = (
     *("stop", "kill", "freeze", "twin", "cut between two lines", "switched between two lines", "batches repeated"),
     *("storm", "outage", "refusals", "request lost", "answer lost", "late", "flush", "empty", "rollback"),
-    *("kill on a call", "freeze on a call", "late on a call", "alter", "rewound", "compact", "marked"),
+    *(
+        "kill on a call",
+        "freeze on a call",
+        "late on a call",
+        "alter",
+        "settings",
+        "remake",
+        "rewound",
+        "compact",
+        "marked",
+    ),
 )
 OF_QUERIES: Final = (
     *("batches repeated", "planned again", "handling fails", "tasks tried twice", "a write is refused", "Resolved"),

@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping
 from partq_spark.group.codec import decode_lease, decode_state
 from partq_spark.group.documents.api import Value
 from partq_spark.group.ownership.encoding import decode_heartbeat, decode_version
+from partq_spark.log.codec import decode_head
 from tests.world.facts import Beaten, Checkpointed, Decided, Led, Part
+
+
+def groups_of(head: bytes, name: str) -> dict[str, int]:
+    """The groups of a queue, and since when each is there, by the number of a head."""
+    return {group: found.since_sequence for group, found in decode_head(head, name).groups.items()}
+
+
+def since_of(checkpoint: Mapping[str, str]) -> int:
+    """Which group of its name has written it."""
+    return int(checkpoint.get("since", 0))
 
 
 def checkpointed(at_us: int, group: str, partition: int, metadata: Mapping[str, str]) -> Checkpointed:

@@ -26,7 +26,7 @@ from tests.support.scheduler import SECOND_US, Scheduler
 from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
 from tests.world.clients import Application
-from tests.world.facts import Befell, Fact, Lying, Resolved, told
+from tests.world.facts import Befell, Fact, Lying, Removed, Resolved, told
 from tests.world.interruptions import Interrupter
 from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
@@ -98,6 +98,7 @@ class World:
         self.server = OwnershipServer(self.machine, tokens, self._journeys["ownership"], self._documented)
         self.open_ownership = self.server.open
         self.machine.stand_ins |= {id(open_ownership): self.server.open, id(import_client): lambda _: None}
+        self._since: dict[str, int] = {}  # of each group that is there
         self.actors: dict[str, Actor] = {}
         self.around = Around(self.machine)
         self.interrupter = Interrupter(self.scheduler)
@@ -144,11 +145,24 @@ class World:
         folder, slash, partition = name.rpartition("/")
         group = self._folders.get(folder + slash)
         if group is not None and partition.isdecimal() and not isinstance(content, bytes):
-            self.take(witness.checkpointed(self.now_us, group, int(partition), content))
+            if witness.since_of(content) == self._since.get(group):  # else it is of a group that was removed
+                self.take(witness.checkpointed(self.now_us, group, int(partition), content))
             return
+        if isinstance(content, bytes) and name.endswith("/_head.json"):
+            self._headed(name, content)
         for key, group in self._keys.items():
             if name.startswith(f"{key}/ownership/"):
                 self._written(group, name.removeprefix(f"{key}/ownership/"), content, "objects")
+
+    def _headed(self, name: str, content: bytes) -> None:
+        since = witness.groups_of(content, name)
+        for key, group in self._keys.items():
+            if name == f"{key.namespace}/{key.queue}/_head.json":
+                if group in self._since and self._since[group] != since.get(group):
+                    self.take(Removed(self.now_us, group))
+                    del self._since[group]
+                if group in since:
+                    self._since[group] = since[group]
 
     def _note(self, name: str, content: bytes | None) -> None:
         try:
