@@ -235,16 +235,6 @@ def test_the_owner_starts_anew_while_the_partition_is_paused() -> None:
     assert group.owners() == {0: "a", 1: "c", 2: "b", 3: "b"}
 
 
-def test_both_die_while_the_partition_is_paused() -> None:
-    group = balanced(4, 2, land_fences=False)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    assert group.expire("c") == ["resume 1 a1", "status Ready"]
-    assert group.expire("a") == ["status Holddown"]
-    group.settle()
-    assert group.counts() == {"b": 4}
-
-
 @pytest.mark.conformance("HAN-09")
 def test_a_partition_that_is_planned_back_keeps_its_owner_and_epoch() -> None:
     group = balanced(2, 1)

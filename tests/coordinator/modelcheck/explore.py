@@ -31,8 +31,7 @@ from coordinator.core.events import (
 from partq_spark.group.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
 from tests.coordinator.modelcheck import world as outside
 from tests.coordinator.modelcheck.canon import NAMES, SETTINGS, Codec, World
-from tests.coordinator.modelcheck.steps import check_pending, check_step
-from tests.coordinator.modelcheck.world import Around, Wrong
+from tests.coordinator.modelcheck.world import Around, Wrong, check_pending, check_step
 
 _NONE = 0xFFFFFFFF
 STUCK = "damaged"
