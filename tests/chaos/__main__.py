@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import observe
-from partq_spark.log.model import MAX_PARTITIONS
 from tests.chaos.handoffs import Ending
 from tests.chaos.layouts import Change
 from tests.chaos.modes import Mode
@@ -131,8 +130,8 @@ def _pauses_ms(outcome: Outcome, ending: Ending) -> list[float]:
 
 def _counts(text: str) -> tuple[int, ...]:
     counts = tuple(int(word) for word in text.split(","))
-    if not all(1 <= count <= MAX_PARTITIONS for count in counts) or any(a == b for a, b in pairwise(counts)):
-        raise ValueError(f"{text!r}: partition counts from 1 to {MAX_PARTITIONS}, each other than the one before")
+    if min(counts) < 1 or any(a == b for a, b in pairwise(counts)):
+        raise ValueError(f"{text!r}: partition counts from 1 on, each other than the one before")
     return counts
 
 

@@ -11,10 +11,11 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from coordinator.core.actions import Fence
-from coordinator.core.events import CheckpointAhead, PartitionDrained, PartitionFenced
+from coordinator.core.events import CheckpointAhead, FenceStuck, PartitionDrained, PartitionFenced
+from coordinator.fence_retries import MOST_WORDS, STUCK_AFTER_S, FenceRetries
 from coordinator.fences import Carried, carry_out, side_by_side
 from coordinator.observe import Validity, drained
-from partq_spark.base.errors import Conflict, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import (
     Delivery,
@@ -39,6 +40,7 @@ SAID: Final = replace(RECORD, deliveries={0: Delivery(epoch=2, delivered=10, ack
 FENCE: Final = Fence(partition=0, owner=HIM, owner_epoch=2, to=HEIR, epoch=3, reports_lost=False, reason="")
 LOST: Final = replace(FENCE, reports_lost=True)
 FIRST: Final = replace(FENCE, owner=None, owner_epoch=0, epoch=1)
+NOBODYS: Final = replace(FENCE, partition=3, to=None)
 ALL: Final = ENDS[0]
 
 
@@ -247,3 +249,34 @@ def test_many_are_carried_out_by_threads_and_one_alone_without() -> None:
             [2, 3, 4],
         ]
         assert Counted.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "at_s", "stuck", "said"),
+    [
+        (Unavailable("no answer"), 0.0, (), None),
+        (Unavailable("no answer"), STUCK_AFTER_S, (), "no answer"),
+        (Conflict("another was faster"), 0.0, (), None),
+        (Corrupt("damaged"), 0.0, (), "damaged"),
+        (
+            Invalid("not allowed: " + "and \n so on " * 1000),
+            0.0,
+            (),
+            ("not allowed: " + "and so on " * 1000)[:MOST_WORDS],
+        ),
+        (Corrupt("damaged"), 0.0, (3,), None),
+        (None, 0.0, (), None),
+    ],
+)
+def test_what_becomes_of_a_fence_that_failed(
+    error: PartqError | None, at_s: float, stuck: tuple[int, ...], said: str | None
+) -> None:
+    retries = FenceRetries(0.1, 5.0)
+    failed = {3: error} if error is not None else {}
+    retries.tried([NOBODYS], {3: Unavailable("first")} if at_s else {}, stuck, 0.0)
+    events = retries.tried([NOBODYS], failed, stuck, at_s)
+    assert events == ([FenceStuck(partition=3, epoch=3, reason=said)] if said is not None else [])
+    assert (retries.due([NOBODYS], at_s) == [NOBODYS]) == (error is None)
+    assert retries.next_s([NOBODYS], at_s) == pytest.approx(0.0 if error is None else 0.2 if at_s else 0.1)
+    retries.forget()
+    assert retries.due([NOBODYS], at_s) == [NOBODYS]

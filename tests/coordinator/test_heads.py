@@ -11,7 +11,7 @@ from msgspec import structs
 
 from coordinator.heads import Heads, group_facts
 from coordinator.removed_partitions import RemovedPartitions
-from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey
@@ -79,18 +79,6 @@ def test_removed_partitions_stay_until_they_are_finished(kept: bool) -> None:
     assert [(world.checkpoints()[n].owner, world.checkpoints()[n].offset) for n in (2, 3)] == [(None, 10)] * 2
 
 
-@pytest.mark.conformance("CHK-03")
-def test_checkpoints_are_listed_about_once_a_second_and_only_while_something_leaves() -> None:
-    world, coordinator = shrunk()
-    listed = coordinator.calls("objects.list")
-    world.run(10, every_s=0.1)
-    assert 8 <= len(listed) <= 11
-    finish(world, 2, 3)
-    listed.clear()
-    world.run(10, every_s=0.1)
-    assert listed == []
-
-
 @KEPT
 @pytest.mark.conformance("RES-02", "RES-04")
 def test_a_number_that_came_and_went_again_unseen_is_not_taken_for_finished(kept: bool) -> None:
@@ -106,33 +94,6 @@ def test_a_number_that_came_and_went_again_unseen_is_not_taken_for_finished(kept
     finish(world, 2, 3, offset=15, kept=kept)
     assert known(world) == [0, 1]
     assert all(world.checkpoints()[number].epoch >= 4 for number in (2, 3))
-
-
-@pytest.mark.conformance("RES-02")
-@pytest.mark.parametrize("trouble", ["one answer is lost", "another leader", "the ownership store is emptied"])
-def test_where_offsets_are_not_kept_what_was_let_go_stays_gone(trouble: str) -> None:
-    """Nobody's record says any more that it is finished."""
-    world, first = shrunk()
-    finish(world, 2, 3, kept=False)
-    epochs = {number: world.checkpoints()[number].epoch for number in (2, 3)}
-
-    def fail() -> None:
-        raise Unavailable("no answer")
-
-    if trouble == "one answer is lost":
-        first.at("renew_lease", fail)
-    elif trouble == "another leader":
-        first.stopped = True
-        world.coordinator("c2")
-    else:
-        for flow in world.flows:
-            flow.die()
-        world.server.flush()
-        world.flow("c")
-    world.run(15)
-    assert len(world.log.of("group_adopted")) > 1, "the new leader has begun anew"
-    assert known(world) == [0, 1]
-    assert {number: world.checkpoints()[number].epoch for number in (2, 3)} == epochs
 
 
 # --- rewound ----------------------------------------------------------------------------------------------------------

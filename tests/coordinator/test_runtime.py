@@ -28,6 +28,7 @@ from partq_spark.group.model import GroupKey, GroupState, Owner, Phase, Rebalanc
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
+from partq_spark.objects.api import Document
 from tests.coordinator.runtimes import KEY, SESSION_S, HandFlow, World, two_flows
 
 AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0)
@@ -96,24 +97,6 @@ def test_clocks_that_differ_by_ten_minutes_change_nothing(skew_s: float) -> None
         return told
 
     assert decisions(skew_s) == decisions(0.0)
-
-
-def test_a_holddown_runs_on_through_any_number_of_leaders() -> None:
-    world = World(config=QueueConfig(rebalance_delay_s=30.0))
-    world.coordinator("c0")
-    world.flow("a")
-    world.settle()
-    world.flow("b")
-    world.settle()
-    begun_s, number = world.now_s, 0
-    while world.state().status is RebalanceStatus.HOLDDOWN:
-        world.run(4)
-        number += 1
-        assert world.now_s - begun_s <= 30 + 4 + number
-        world.coordinators[-1].runtime.release()
-        world.coordinators[-1].stopped = True
-        world.coordinator(f"c{number}")
-    assert number >= 7
 
 
 def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
@@ -388,3 +371,29 @@ def test_records_that_no_heartbeat_names_are_removed_once_in_a_term() -> None:
         f"flows/b/{b.instance}",
         "flows/e/0123456789abcdef",
     }
+
+
+def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
+    """It was rewound while nobody could read it."""
+    world, a, _ = two_flows(delay_s=DELAY_S)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    number = min(a.mapping())
+    name = checkpoints.name_of(number)
+
+    def swapped(change: dict[str, str]) -> dict[str, str]:
+        found = world.objects.load(name)
+        assert isinstance(found, Document)
+        world.objects.swap(name, {**found.metadata, **change}, expected=found.etag)
+        return dict(found.metadata)
+
+    was = swapped({"epoch": "x"})
+    admin.count_rewind(world.queue, KEY.group)
+    world.run(2)
+    (told,) = world.log.of("checkpoint_damaged")
+    assert told["partition"] == number
+    swapped(was)
+    checkpoints.rewind(number, 0, fence=True, delivered=0)
+    world.run(10)
+    assert [facts["partition"] for facts in world.log.of("checkpoint_repaired")] == [number]
+    assert world.counts() == {"a": 2, "b": 2}
+    assert world.checkpoints()[number].epoch > 2

@@ -1,4 +1,4 @@
-"""Alterations of the queue (REB-08, RES), what comes during a rebalance (REB-14), and handoffs side by side (REB-16)."""
+"""Alterations of the queue (REB-08, RES), what comes during a rebalance (REB-14), handoffs side by side (REB-16)."""
 
 from __future__ import annotations
 

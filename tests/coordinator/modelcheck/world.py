@@ -141,7 +141,7 @@ def wrongs(partition: Partition | int | None, around: Around) -> Iterator[str]:
             yield f"a fence is in flight that nobody waits for: {partition}, {around}"
 
 
-# --- what every step of the core must keep, whatever led to it -----------------------------------------------------------
+# --- what every step of the core must keep, whatever led to it --------------------------------------------------------
 
 
 def check_pending(before: GroupState, after: GroupState, fences: list[Fence]) -> None:
