@@ -1,18 +1,21 @@
 """What must be true of a streaming query's batches: a repetition has what it had at first, or less of it, with the same
-marks; without a group exactly that, from where the batch before it ended; and who stood still for longer than its
-session delivers nothing that it was asked for before (HAN-05, HAN-10, LOS-06).
+marks; without a group exactly that, from where the batch before it ended; and nothing is planned by a flow whose lease
+is over (HAN-05, HAN-10, LOS-06).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from tests.support.judge import demand
-from tests.world.facts import Froze, Given, told
+from tests.support.judge import MOST_RATE_DIFFERENCE, demand
+from tests.world.facts import Beaten, Given, told
 
 Place = tuple[int, int]
+_LEAST: Final = 1 - MOST_RATE_DIFFERENCE
 
 
 @dataclass(slots=True)
@@ -27,13 +30,13 @@ class _Batch:
 class Batches:
     """Of all queries of one world. `session_s`: how long a flow may be silent; None: nobody shares."""
 
-    def __init__(self, session_s: float | None = None) -> None:
-        self._session_us = None if session_s is None else round(session_s * 1e6)
+    def __init__(self, session_s: float | None = None, slack_s: float = 0.0) -> None:
+        self._silent_us = None if session_s is None else (session_s / _LEAST + slack_s) * 1e6
         self._known: dict[str, _Batch] = {}
-        self._frozen: dict[str, list[Froze]] = defaultdict(list)
+        self._beats_us: dict[str, list[int]] = defaultdict(list)
 
-    def froze(self, fact: Froze) -> None:
-        self._frozen[fact.process].append(fact)
+    def beaten(self, fact: Beaten) -> None:
+        self._beats_us[fact.process].append(fact.at_us)
 
     def given(self, fact: Given, *, is_alone: bool) -> None:
         """`is_alone`: by a query without a group."""
@@ -48,8 +51,11 @@ class Batches:
             other = {place for place in again if first.get(place) != again[place]}
             demand(not other, "a repeated batch has other messages or marks:", other, told(fact), known)
             known.at_us, known.rows = min(known.at_us, fact.at_us), first
-        if not is_alone and self._session_us is not None:
-            self._in_time(fact, self._session_us)
+        beats_us = self._beats_us[fact.process]
+        last = bisect_right(beats_us, fact.at_us)
+        if rows and last and self._silent_us is not None:
+            silent_us = fact.at_us - beats_us[last - 1]
+            demand(silent_us <= self._silent_us, "planned, and its lease was over, for", silent_us / 1e6, told(fact))
 
     def _ends(self, fact: Given) -> dict[int, int]:
         """By the end of the batch before it."""
@@ -60,11 +66,3 @@ class Batches:
             demand(row.offset == at, "goes on at", row.partition, row.offset, "and the query is at", at, told(fact))
             ends[row.partition] = row.offset + 1
         return ends
-
-    def _in_time(self, fact: Given, session_us: int) -> None:
-        for freeze in self._frozen[fact.process] if fact.rows else ():
-            begun_us, until_us = max(freeze.at_us, fact.since_us), min(freeze.until_us, fact.at_us)
-            slept_us = until_us - begun_us
-            demand(
-                slept_us <= session_us, "stood still for", slept_us / 1e6, "s and delivers all the same:", told(fact)
-            )

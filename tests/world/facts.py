@@ -190,14 +190,6 @@ class Befell(NamedTuple):
     is_accident: bool
 
 
-class Froze(NamedTuple):
-    """A process stands still until then."""
-
-    at_us: int
-    process: str
-    until_us: int
-
-
 Fact = (
     Sent
     | Durable
@@ -214,7 +206,6 @@ Fact = (
     | Decided
     | Removed
     | Befell
-    | Froze
 )
 
 

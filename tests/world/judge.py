@@ -24,7 +24,6 @@ from tests.world.facts import (
     Decided,
     Durable,
     Fact,
-    Froze,
     Given,
     Handled,
     Led,
@@ -84,7 +83,7 @@ class Judge:
             lambda: Coordination(session_timeout_s, round(slack_s * 1e6), keeps=kept == grouped)
         )
         self._kept, self._grouped = kept, grouped
-        self.batches = Batches(session_timeout_s if is_shared else None)
+        self.batches = Batches(session_timeout_s if is_shared else None, slack_s)
         self.results = Results()
         self.sent: dict[str, Sent] = {}
         self.durable: dict[str, Durable] = {}
@@ -127,10 +126,10 @@ class Judge:
     def _beside(self, fact: Fact) -> None:
         if isinstance(fact, Writing | Wrote | Resolved):
             self.results.take(fact)
-        elif isinstance(fact, Froze):
-            self.batches.froze(fact)
         elif isinstance(fact, Beaten | Led | Decided | Checkpointed | Given):
             self.coordination[fact.group].take(fact)
+            if isinstance(fact, Beaten):
+                self.batches.beaten(fact)
         elif isinstance(fact, Befell) and fact.what in FORGETS:
             for each in self.coordination.values():
                 each.forget()

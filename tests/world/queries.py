@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from partq_spark.base.errors import Corrupt
 from tests.support.scheduler import SECOND_US, Process
 from tests.world.drivers import Driver
-from tests.world.facts import Befell, Froze
+from tests.world.facts import Befell
 from tests.world.plan import Event
 from tests.world.processes import Actor
 from tests.world.query_plan import HARMING, QueryPlan
@@ -130,7 +130,6 @@ class Query(Actor):
     def freeze(self, processes: Sequence[Process], lasts_us: int) -> None:
         for process in processes:
             process.freeze(lasts_us)
-            self.world.take(Froze(self.world.now_us, process.name, self.world.now_us + lasts_us))
 
     # --- what befalls it ----------------------------------------------------------------------------------------------
 

@@ -372,8 +372,12 @@ class Batch:
             if start.text != end.text:
                 before(number)
                 asked_us = run.now_us
-                parts = reader.ask(partial(_partitions, start=start, end=end))
-                yield Planned(number, end, asked_us, run.now_us, parts)
+                parts, at_us = reader.ask(partial(self._partitions, start, end))
+                yield Planned(number, end, asked_us, at_us, parts)
+
+    def _partitions(self, start: Made, end: Made, source: Any) -> tuple[Sequence[Any], int]:
+        """And when the reader was done with it."""
+        return source.partitions(start_of(source, start), json.loads(end.text)), self.run.now_us
 
     def tell(self, mailboxes: Mailboxes) -> None:
         """As the listener does, some time after it is complete."""
@@ -390,10 +394,6 @@ def _commit(source: Any, end: Any) -> None:
 
 def _send(mailboxes: Mailboxes, path: str, message: Mapping[str, Any]) -> None:
     mailboxes.send(path, message)
-
-
-def _partitions(source: Any, *, start: Made, end: Made) -> Sequence[Any]:
-    return source.partitions(start_of(source, start), json.loads(end.text))  # type: ignore[no-any-return]
 
 
 ENDS_A_QUERY: Final = (PartqError, QueryFailed)
