@@ -74,7 +74,8 @@ class Writing(NamedTuple):
 
 class Wrote(NamedTuple):
     """How that ended: `accepted`, `refused` by a word that another try will not change, or `failed`. `is_healthy`:
-    nothing befell the Spark checkpoint, and all tries of a batch have the same rows or fewer.
+    nothing befell the Spark checkpoint, and all tries of a batch have the same rows or fewer. `present`: what of it is
+    in the queues though it was refused.
     """
 
     at_us: int
@@ -82,6 +83,7 @@ class Wrote(NamedTuple):
     ending: str
     is_healthy: bool
     problem: str = ""
+    present: frozenset[tuple[str, str]] = frozenset()
 
 
 class Resolved(NamedTuple):

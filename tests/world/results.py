@@ -42,8 +42,22 @@ class Results:
                 self._tries[fact.number].ending = fact.ending
                 refused = fact.ending == "refused" and fact.is_healthy
                 demand(not refused, "a query in good order was refused:", told(fact))
+                self._refused(self._tries[fact.number], fact)
             case Resolved():
                 self._said(fact)
+
+    def _refused(self, one: _Try, fact: Wrote) -> None:
+        """Not in one of the queues either: what is there an earlier try has brought."""
+        batch = one.fact.writer, one.fact.batch
+        others = [each for each in self._tries.values() if (each.fact.writer, each.fact.batch) == batch]
+        known = {
+            (queue, value)
+            for each in others
+            if each.ending != "refused"
+            for queue, values in each.fact.parts
+            for value in values
+        }
+        demand(not fact.present - known, "a part of a refused batch is there:", fact.present - known, told(fact))
 
     def _said(self, fact: Resolved) -> None:
         """From this number on, as far as the writer had come."""

@@ -27,6 +27,7 @@ from tests.world.spark import Context
 if TYPE_CHECKING:
     from tests.world.world import World
 
+Parts = Sequence[tuple[str, Sequence[str]]]
 _FORM: Final = (("key", pa.string()), ("value", pa.binary()))
 
 
@@ -64,9 +65,15 @@ class Write:
         except PartqError as error:
             ending = "refused" if is_refusal(error) else "failed"
             world.counts[f"a write is {ending}"] += 1
-            world.take(ended(at_us=world.now_us, ending=ending, problem=str(error)))
+            present = self._present(parts) if ending == "refused" else frozenset()
+            world.take(ended(at_us=world.now_us, ending=ending, problem=str(error), present=present))
             raise
         world.take(ended(at_us=world.now_us, ending="accepted"))
+
+    def _present(self, parts: Parts) -> frozenset[tuple[str, str]]:
+        """By a look at the queues."""
+        found = [(name, each.value.decode()) for name, _ in parts for each in self.world.queue(name).browse()]
+        return frozenset(found) & {(name, value) for name, values in parts for value in values}
 
     @property
     def _queues(self) -> Sequence[str]:
