@@ -57,7 +57,6 @@ class Step(NamedTuple):
 AFTER, BEFORE = "after", "before"
 PLANS: Final[dict[str, tuple[Step, ...]]] = {
     "it begins, and ends when everything was read": (Step(),),
-    "it begins again, and nothing is new": (Step(), Step()),
     "it begins again, and something is new": (Step(ends=(3,)), Step(ends=(3, 5, 9))),
     "it begins where nothing is": (Step(ends=()), Step()),
     "one batch and no more": (Step("once"), Step("once")),
@@ -67,10 +66,8 @@ PLANS: Final[dict[str, tuple[Step, ...]]] = {
     "batch 1 fails when its rows were looked at": (Step(fails=(1, AFTER)), Step()),
     "the driver dies before the last entry of the commit log": (Step(), Step(cut=(0, 1))),
     "the last entry of both logs is gone": (Step(), Step(cut=(1, 1))),
-    "both logs are gone": (Step(), Step(cut=(2, 2))),
     "the last entry of the offset log is gone": (Step(), Step(cut=(1, 0)), Step()),
     "an older copy of Spark's checkpoint": (Step(ends=(3,)), Step(), Step(older=1)),
-    "one batch with everything, after a failure": (Step(fails=(1, BEFORE)), Step("once", ends=(3, 5, 9))),
 }
 
 
@@ -331,10 +328,8 @@ def test_the_worlds_spark_asks_a_source_what_spark_asks(recording: Lab, name: st
 
 
 OF_A_SINK: Final = (
-    "it begins, and ends when everything was read",
     "batch 1 fails when its rows were looked at",
     "the driver dies before the last entry of the commit log",
-    "the last entry of both logs is gone",
 )
 
 
