@@ -1,10 +1,12 @@
-"""Where the messages of one batch go, how tasks stage them for their queues, and which are refused. Real queues, in
-memory.
+"""Where the messages of one batch go, how tasks stage them for their queues, and what becomes of it when one of them
+refuses it, when it is cut off or repeated, or meets queues that have changed meanwhile. Real queues, in memory.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,20 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.base.errors import Invalid
-from partq_spark.log import destinations, fanout
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.log import destinations, fanout, writers
+from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
-from partq_spark.log.model import QueueConfig
-from partq_spark.log.publish import PublishIdentity
+from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.versions import schema_from
-from partq_spark.log.segment_columns import HEADERS
+from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.subscriptions import Namespace, subscribe
 from partq_spark.log.topics import matches
-from tests.log import typed
-from tests.log.queues import World, batch_of, read, read_flat, send
+from tests.log.queues import World, batch_of, floor, head_of, once, read, read_flat
 from tests.support.properties import examples
+from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
@@ -204,97 +206,163 @@ def test_the_memory_of_a_task_is_shared_by_its_queues(world: World) -> None:
     assert pieces(least_run_bytes=1) == [4]
 
 
-# --- rows of typed queues ---------------------------------------------------------------------------------------------
+# --- refused by one queue of several ----------------------------------------------------------------------------------
 
 
-def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(found, key=lambda row: int(row["id"]))
+BATCH = [Message("a/1", b"1"), Message("b", b"2")]
 
 
-# --- topics -----------------------------------------------------------------------------------------------------------
+NOTHING: dict[str, list[bytes]] = {"first": [], "second": []}
 
 
-def topic_queue(
-    world: World, name: str, *topics: str, schema: str | None = typed.DDL, key: str | None = "id"
-) -> QueueLog:
-    queue = world.create(2, name) if schema is None else typed.create(world, schema, key, 2, name)
-    if topics:
-        subscribe(queue, *topics)
-    return queue
+@pytest.fixture
+def two_queues() -> World:
+    made = World()
+    make(made, first=["a/*"], second=[">"])
+    return made
 
 
-def plan_of(world: World, topic: str | None = None, named: str | None = None) -> FanPlan:
-    queues = Namespace(world.store, "default").queues()
-    queue = world.handle(named) if named else None
-    return (
-        destinations.plan_topics("default", queues, queue)
-        if topic is None
-        else destinations.plan_topic("default", queues, topic, queue)
-    )
+def through(two_queues: World, hooked: Hooked) -> Callable[[str], QueueLog]:
+    return lambda name: two_queues.handle(name, hooked)
 
 
-def fan_out(
-    world: World,
-    plan: FanPlan,
-    given: pa.RecordBatch,
-    topics: Sequence[str | None] | None = None,
-    *,
-    headers: Sequence[Any] | None = None,
-) -> list[StagedFor]:
-    """One task."""
-    schema = given.schema
-    if headers is not None:
-        given = given.append_column("_headers", pa.array(headers, HEADERS))
-    with Fan(world.store, plan, seed="s", headers=headers is not None, given=schema) as fan:
-        fan.add(given, None if topics is None else pa.array(topics, pa.string()))
-        staged, _ = fan.finish()
-    return staged
+def unavailable() -> None:
+    raise Unavailable("the store is away (test)")
 
 
-def published(world: World, tasks: Sequence[Sequence[StagedFor]]) -> list[QueueOutcome]:
-    return fanout.publish_all(world.handle, tasks, IDENTITY, seed="s")
+# --- before anything is published -------------------------------------------------------------------------------------
 
 
-def table(ddl: str, *values: tuple[Any, ...]) -> pa.RecordBatch:
-    schema = schema_from(ddl)
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*values, strict=True), schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+@pytest.mark.parametrize("identity", [None, IDENTITY])
+def test_a_full_queue_refuses_the_batch_before_any_other_has_it(
+    two_queues: World, identity: PublishIdentity | None
+) -> None:
+    publish(two_queues, stage(two_queues, plan(two_queues), [Message("b", b"0")])[0], None)
+    alter_queue(two_queues.handle("second"), quota_bytes=1)
+    staged, _ = stage(two_queues, plan(two_queues), BATCH)
+    with pytest.raises(Full, match=r"queue 'second' .* is full") as refused:
+        publish(two_queues, staged, identity)
+    assert "had been published" not in str(refused.value)
+    assert contents(two_queues) == {"first": [], "second": [b"0"]}
 
 
-def test_keys_and_values_go_to_no_typed_queue_and_rows_to_no_untyped_one(world: World) -> None:
-    queue, plain = typed.create(world), world.create(name="plain")
-    with (
-        pytest.raises(Invalid, match=r"queue 'orders' \(id INT .*\) cannot take messages that are keys and values"),
-        Fan(world.store, destinations.plan_queue(queue), seed="s") as fan,
-    ):
-        fan.add(batch_of([("a", b"1")]))
-    message = r"queue 'plain' \(untyped: key and value\) cannot take messages that are rows \(id\)"
-    with pytest.raises(Invalid, match=message):
-        fan_out(world, destinations.plan_queue(plain), table("id INT", (1,)))
-    with pytest.raises(Invalid, match=message):
-        destinations.plan_queue(plain).check(schema_from("id INT"))
-    destinations.plan_queue(plain).check(None)
-    send(plain, [("a", b"1")])
+def test_what_one_queue_was_staged_for_too_long_ago_goes_to_none(two_queues: World) -> None:
+    staged, _ = stage(two_queues, plan(two_queues), BATCH)
+
+    def collected(head: Head) -> Head:
+        return replace(head, sequence=head.sequence + 1, floor=floor(head.sequence + 1))
+
+    two_queues.handle("second").change(collected)
+    with pytest.raises(Outdated, match="queue 'second' were staged at"):
+        publish(two_queues, staged)
+    assert contents(two_queues) == NOTHING
 
 
-def test_each_row_goes_where_its_topic_says_and_only_queues_that_get_some_must_be_alike(world: World) -> None:
-    named = topic_queue(world, "named", schema="id INT, name STRING")
-    eu = topic_queue(world, "eu", "eu/>", schema="name STRING, id INT", key="name")
-    us = topic_queue(world, "us", "us/>", schema="id INT, name STRING, zip STRING", key=None)
-    given = table("id INT, name STRING", *((n, f"{n}") for n in range(6)))
-    plan = plan_of(world, named="named")
-    plan.check(given.schema)
-    published(world, [fan_out(world, plan, given, ["eu/a", None, "no", "eu/b", None, "eu/a"])])
-    assert [row["id"] for row in by_id(typed.read_flat(named))] == [1, 4]
-    assert [row["id"] for row in by_id(typed.read_flat(eu))] == [0, 3, 5]
-    both = r"one batch would go to queue 'eu' .* and to queue 'us'"
-    with pytest.raises(Invalid, match=both):
-        fan_out(world, plan, given, ["eu/a", "us/a", "no", "no", "no", "no"])
-    # Each task sees its own part of the batch: then it is refused before anything of it is published.
-    tasks = [fan_out(world, plan, given, [topic] * 6) for topic in ("eu/a", "us/a")]
-    before = eu.refresh().sequence
-    with pytest.raises(Invalid, match=both):
-        published(world, tasks)
-    assert eu.refresh().sequence == before
-    published(world, tasks[1:])
-    assert [row["zip"] for row in typed.read_flat(us)] == [None] * 6
+def test_a_named_queue_that_was_deleted_is_noticed_before_any_other_has_the_batch(two_queues: World) -> None:
+    staged, _ = stage(two_queues, plan(two_queues, "second"), BATCH)
+    delete_queue(two_queues.handle("second"))
+    with pytest.raises(Invalid, match="queue 'second'"):
+        publish(two_queues, staged)
+    assert contents(two_queues) == {"first": []}
+
+
+# --- between two queues -----------------------------------------------------------------------------------------------
+
+
+def away_for_the_second(two_queues: World) -> Callable[[str], QueueLog]:
+    def hook(kind: str, name: str) -> None:
+        if kind == "swap" and name.endswith("second/_head.json"):
+            unavailable()
+
+    hooked = Hooked(two_queues.store)
+    hooked.before = hook
+    return through(two_queues, hooked)
+
+
+def test_without_an_identity_the_error_says_who_has_the_batch_and_that_repeating_doubles_it(two_queues: World) -> None:
+    staged, _ = stage(two_queues, plan(two_queues), BATCH)
+    with pytest.raises(Unavailable, match=r"the store is away") as stopped:
+        publish(two_queues, staged, None, away_for_the_second(two_queues))
+    sequence = head_of(two_queues.store, "first").sequence
+    said = str(stopped.value)
+    assert f"had been published to 'first' (sequence {sequence}) before, not to 'second': it has no identity" in said
+    for part in ("would double it", "txnAppId and txnVersion", "--publish-id"):
+        assert part in said
+    assert contents(two_queues) == {"first": [b"1"], "second": []}
+
+
+@pytest.mark.conformance("DIS-09")
+def test_with_an_identity_the_error_says_that_repeating_completes_it_and_so_it_is(two_queues: World) -> None:
+    staged, _ = stage(two_queues, plan(two_queues), BATCH)
+    with pytest.raises(Unavailable, match=r"not to 'second': repeat it under the same identity") as stopped:
+        publish(two_queues, staged, IDENTITY, away_for_the_second(two_queues))
+    assert "double" not in str(stopped.value)
+    publish(two_queues, stage(two_queues, plan(two_queues), BATCH)[0])
+    assert contents(two_queues) == {"first": [b"1"], "second": [b"1", b"2"]}
+
+
+# --- cut off, repeated ------------------------------------------------------------------------------------------------
+
+
+THREE = [Message("a/1", b"1"), Message("a/2", b"2"), Message("b", b"3")]
+
+
+def cut_off_between_two_queues(two_queues: World, identity: PublishIdentity | None) -> None:
+    """The first queue has the batch when the second one's store is gone for good."""
+    staged, _ = stage(two_queues, plan(two_queues), THREE)
+
+    def gone() -> None:
+        raise KeyboardInterrupt
+
+    hooked = Hooked(two_queues.store)
+    hooked.before = once("swap", "second/_head.json", gone)
+    with pytest.raises(KeyboardInterrupt):
+        publish(two_queues, staged, identity, lambda name: two_queues.handle(name, hooked))
+    assert contents(two_queues) == {"first": [b"1", b"2"], "second": []}
+
+
+def repeat(two_queues: World, identity: PublishIdentity | None) -> list[QueueOutcome]:
+    """As Spark does: planned and staged anew."""
+    staged, _ = stage(two_queues, plan(two_queues), THREE)
+    return publish(two_queues, staged, identity)
+
+
+@pytest.mark.conformance("DIS-10")
+def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_queue_gets_something(
+    two_queues: World,
+) -> None:
+    """What it would get now it did not have then: it is neither dropped nor published without a word."""
+    cut_off_between_two_queues(two_queues, IDENTITY)
+    subscribe(two_queues.handle("first"), "b")
+    with pytest.raises(BatchRefused, match=r"queue 'first'.*batch 3 of writer 'query'.*value=b'3'"):
+        repeat(two_queues, IDENTITY)
+    assert contents(two_queues) == {"first": [b"1", b"2"], "second": []}
+    assert writers.resolve(two_queues.handle("first"), "query", 3, published=True, by="ops@host")
+    repeat(two_queues, IDENTITY)
+    assert contents(two_queues) == {"first": [b"1", b"2"], "second": [b"1", b"2", b"3"]}
+
+
+# --- queues that have changed meanwhile -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "and created again"])
+def test_a_queue_that_was_deleted_meanwhile_attracts_nothing_any_more(
+    two_queues: World, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    staged, _ = stage(two_queues, plan(two_queues), THREE)
+    delete_queue(two_queues.handle("first"))
+    if again:
+        subscribe(two_queues.create(1, "first"), "a/*")
+    with caplog.at_level(logging.WARNING):
+        outcomes = publish(two_queues, staged)
+    assert [(each.queue.name, each.published is None) for each in outcomes] == [("first", True), ("second", False)]
+    assert "queue 'first'" in caplog.text
+    assert "was deleted after it had attracted 2 messages" in caplog.text
+    assert contents(two_queues) == {**({"first": []} if again else {}), "second": [b"1", b"2", b"3"]}
+
+
+def test_another_refusal_of_an_attracting_queue_is_not_taken_for_its_deletion(two_queues: World) -> None:
+    staged, _ = stage(two_queues, plan(two_queues), THREE)
+    publish(two_queues, staged, PublishIdentity(writer="query", batch=1, owner="another query"))
+    with pytest.raises(Invalid, match="belongs to query another query"):
+        publish(two_queues, staged)

@@ -25,7 +25,7 @@ from partq_spark.log.publish import Outdated, PublishIdentity, check_stage, chec
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
-from partq_spark.log.segment import Stager, read_slice
+from partq_spark.log.segment import read_slice
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.staged import stage_of
 from partq_spark.log.subscriptions import subscribe
@@ -70,33 +70,6 @@ def test_any_arrow_tool_opens_a_segment_whose_columns_are_the_queues(world: Worl
     entry = next(tree.walk(tree.view(queue.refresh(), everything(queue.head)), queue.load_chunk))
     with pa.ipc.open_file(pa.BufferReader(world.store.read(queue.segment_folder + entry.segments[0]))) as file:
         assert file.schema.names == ["id", "key", "timestamp", "headers", "_headers", "_timestamp"]
-
-
-# --- the key ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ddl", "small", "large", "size"),
-    [
-        ("a STRING", {"a": "x" * 100}, {"a": "x" * 101}, 101),
-        ("a BINARY, b BIGINT", {"a": b"x" * 92, "b": 1}, {"a": b"x" * 93, "b": 1}, 101),
-        ("a ARRAY<INT>, b STRING", {"a": [1] * 20, "b": "x" * 20}, {"a": [1] * 20, "b": "x" * 21}, 101),
-        ("a MAP<STRING, STRUCT<b: BIGINT>>", {"a": [("k", {"b": 1})] * 11}, {"a": [("kk", {"b": 1})] * 11}, 110),
-        ("a STRUCT<b: STRING, c: DECIMAL(5,2)>", {"a": {"b": "x" * 84}}, {"a": {"b": "x" * 90, "c": Decimal(1)}}, 106),
-    ],
-)
-def test_a_row_is_no_larger_than_a_message_may_be(world: World, ddl: str, small: Any, large: Any, size: int) -> None:
-    queue = typed.create(world, ddl, key=None, max_message_bytes=100)
-    stage = stage_of(queue.refresh())
-    with Stager(queue.store, stage, seed="s") as stager:
-        columns = [small, small, small, large]
-        batch = pa.RecordBatch.from_pylist(columns, schema=schema_from(ddl))
-        stager.add(batch.slice(1, 2))
-        message = (
-            f"the message of row 4 has {size} bytes .in all its columns., queue 'orders' takes 100: .*--max-message-b"
-        )
-        with pytest.raises(Invalid, match=message):
-            stager.add(batch.slice(1))
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
 from partq_spark.objects import Document, ObjectStore
 from partq_spark.objects.api import Clocked
-from tests.objects import processes
+from tests.objects import conftest as processes
 from tests.objects.conftest import LARGE, SMALL, write
 
 # --- immutable objects ------------------------------------------------------------------------------------------------

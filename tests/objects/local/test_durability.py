@@ -26,7 +26,7 @@ from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.local_files import explain
 from partq_spark.objects.retrying import Retrying
-from tests.objects import processes
+from tests.objects import conftest as processes
 from tests.objects.conftest import write
 from tests.objects.local.conftest import files
 

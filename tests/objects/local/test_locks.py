@@ -18,7 +18,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.local_folders import FolderLock
-from tests.objects import processes
+from tests.objects import conftest as processes
 
 
 @pytest.mark.crash
