@@ -95,7 +95,10 @@ def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) ->
         if rng.random() < 0.5:
             send(queue, values(1))
         in_force.append((world.clock.now_us, queue.refresh().sequence))
-        floor = housekeeping.raise_floor(queue, GRACE_US).floor.sequence
+        before = queue.refresh()
+        after = housekeeping.raise_floor(queue, GRACE_US)
+        assert after.sequence == before.sequence + (after != before), "each change of a head is one number"
+        floor = after.floor.sequence
         old = [sequence for time_us, sequence in in_force if time_us <= world.clock.now_us - GRACE_US]
         assert floor <= max(old, default=0)
     assert queue.head.floor.sequence > 50

@@ -10,7 +10,7 @@ from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
+from partq_spark.log.subscriptions import Namespace, subscribe
 from partq_spark.log.topics import Attraction, checked_subscription, checked_topic, matches
 from partq_spark.objects.api import Document
 from tests.log.queues import World, head_of
@@ -143,25 +143,6 @@ def test_many_owners_are_asked_together_as_each_would_be_asked_alone(owners: lis
 
 
 # --- in the queues' heads ---------------------------------------------------------------------------------------------
-
-
-def test_subscriptions_are_sorted_each_once_and_repeating_is_harmless(world: World) -> None:
-    queue = world.create()
-    assert subscribe(queue, "b/>", "a/*", "b/>") == ("a/*", "b/>")
-    assert head_of(world.store).subscriptions == ("a/*", "b/>")
-    before = head_of(world.store)
-    assert subscribe(queue, "a/*") == ()
-    assert head_of(world.store) == before
-    assert subscribe(queue, "a/*", "a") == ("a",)
-    assert head_of(world.store).subscriptions == ("a", "a/*", "b/>")
-
-
-def test_unsubscribing_takes_back_what_is_there(world: World) -> None:
-    queue = world.create()
-    subscribe(queue, "a", "b")
-    assert unsubscribe(queue, "b", "c") == ("b",)
-    assert unsubscribe(queue, "b") == ()
-    assert head_of(world.store).subscriptions == ("a",)
 
 
 def test_at_most_a_thousand(world: World) -> None:
