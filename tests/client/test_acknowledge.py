@@ -134,51 +134,6 @@ def _open(seen: list[tuple[str | None, bool]]) -> list[str]:
     )
 
 
-def test_a_sequence_that_stays_open_holds_back_what_follows_it(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, "a", "b", "b")
-    sequences.complete(0, "b")
-    sequences.acknowledge()
-    assert reader.told == [{0: (1, 0)}]
-    sequences.complete(0, "a")
-    sequences.acknowledge()
-    assert reader.told[-1] == {0: (1, 3)}
-
-
-def test_a_key_may_begin_again(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, "a", "b")
-    sequences.complete(0, "a")
-    see(sequences, 0, "a", first=2)
-    assert sequences.open_keys(0) == ["b", "a"]
-    sequences.complete(0, "b")
-    assert sequences.acknowledge() == {0}
-    assert reader.told == [{0: (1, 2)}]
-
-
-def test_messages_without_a_key_are_complete_by_themselves(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, None, None, "a", None)
-    see(sequences, 1, None, first=6)
-    assert sequences.acknowledge() == {0, 1}
-    assert reader.told == [{0: (1, 2), 1: (1, 7)}]
-    assert sequences.open_keys(0) == ["a"]
-    assert sequences.open_keys(7) == []
-
-
-def test_the_end_of_a_sequence_that_is_not_open_changes_nothing(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, "a")
-    sequences.complete(0, "b")
-    sequences.complete(1, "a")
-    sequences.acknowledge()
-    assert reader.told == [{0: (1, 0)}]
-
-
-def test_equal_keys_of_two_partitions_are_two_sequences(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, "a")
-    see(sequences, 1, "a")
-    sequences.complete(1, "a")
-    sequences.acknowledge()
-    assert reader.told == [{0: (1, 0), 1: (1, 1)}]
-
-
 # --- what is void -----------------------------------------------------------------------------------------------------
 
 
@@ -194,16 +149,6 @@ def test_a_partition_at_another_epoch_is_void_the_others_are_not(reader: Reader,
     sequences.complete(0, "a")
     sequences.acknowledge()
     assert reader.told == [{0: (3, 2), 1: (1, 0)}]
-
-
-@pytest.mark.conformance("SEQ-01")
-def test_a_partition_that_has_gone_is_void_once(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, "a")
-    reader.lose(0)
-    assert sequences.begin() == {0}
-    assert sequences.begin() == frozenset()
-    sequences.acknowledge()
-    assert reader.told == []
 
 
 @pytest.mark.conformance("SEQ-01")
@@ -233,13 +178,6 @@ def test_what_moves_on_while_its_batch_is_under_way_is_no_error(reader: Reader, 
     assert sequences.begin() == {0}
     see(sequences, 0, "a")
     assert sequences.open_keys(0) == ["a"]
-
-
-def test_what_is_lost_after_the_batch_began_is_not_counted(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, None)
-    see(sequences, 1, None)
-    reader.deliver(0, epoch=2)
-    assert sequences.acknowledge() == {1}
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,71 +49,6 @@ def lag(queue: partq.Queue) -> int:
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_loop_gets_every_message_once_and_acknowledges_by_asking(make: Make) -> None:
-    queue = make(partitions=3)
-    publish(queue, 500)
-    found: list[partq.Message] = []
-    with consuming(queue, max_messages=60) as consumer:
-        for batch in consumer:
-            assert len(batch) <= 60
-            found += batch
-    assert sorted(int(each.value) for each in found) == list(range(500))
-    assert not any(each.redelivered for each in found)
-    for key in {each.key for each in found}:
-        values = [int(each.value) for each in found if each.key == key]
-        assert values == sorted(values)
-    assert lag(queue) == 0
-    publish(queue, 10, begin=500)
-    with consuming(queue) as consumer:
-        assert sorted(numbers(consumer.poll(WAIT_S))) == list(range(500, 510)), "and goes on where it was"
-
-
-def leave_by_break(consumer: partq.Consumer) -> None:
-    for _ in consumer:
-        break
-
-
-def leave_by_an_error(consumer: partq.Consumer) -> None:
-    for _ in consumer:
-        raise KeyError("mine")
-
-
-def leave_by_closing(consumer: partq.Consumer) -> None:
-    for _ in consumer:
-        consumer.close()
-        return
-
-
-@pytest.mark.conformance("API-03", "API-05")
-@pytest.mark.parametrize("leave", [leave_by_break, leave_by_an_error, leave_by_closing])
-def test_no_way_of_leaving_the_loop_acknowledges(make: Make, leave: Callable[[partq.Consumer], None]) -> None:
-    queue = make(partitions=1)
-    publish(queue, 20)
-    with consuming(queue, max_messages=10) as consumer:
-        loop = iter(consumer)
-        assert len(numbers(next(loop))) == 10
-        assert len(numbers(next(loop))) == 10, "and acknowledges the first ten"
-        with suppress(KeyError):
-            leave(consumer)  # its loop gets the ten again that the former loop was left with
-    assert lag(queue) == 10
-    with consuming(queue) as consumer:
-        again = list(consumer.poll(WAIT_S) or ())
-    assert [int(each.value) for each in again] == list(range(10, 20))
-    assert all(each.redelivered for each in again)
-
-
-@pytest.mark.conformance("API-03")
-def test_stop_ends_the_loop_after_the_batch_that_is_handled(make: Make) -> None:
-    queue = make(partitions=1)
-    publish(queue, 30)
-    with consuming(queue, max_messages=10, idle_timeout_s=None) as consumer:
-        for batch in consumer:
-            assert len(batch) == 10
-            consumer.stop()
-        assert consumer.poll(5) is None
-    assert lag(queue) == 20
 
 
 @pytest.mark.conformance("API-03")
@@ -182,41 +119,6 @@ def test_by_hand_nothing_is_acknowledged_but_what_is_said(make: Make) -> None:
         done = threading.Thread(target=batch.acknowledge)
         done.start()
         done.join(WAIT_S)
-    assert lag(queue) == 0
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.parametrize("acknowledge", ["next", "manual"])
-def test_what_is_released_comes_again_marked(make: Make, acknowledge: Any) -> None:
-    queue = make(partitions=1)
-    publish(queue, 10)
-    with consuming(queue, acknowledge=acknowledge) as consumer:
-        batch = consumer.poll(WAIT_S)
-        assert batch is not None
-        batch.acknowledge(list(batch)[3])
-        batch.release()
-        again = consumer.poll(WAIT_S)
-        assert again is not None
-        assert [(int(each.value), each.redelivered) for each in again] == [(n, True) for n in range(4, 10)]
-        again.acknowledge()
-    assert lag(queue) == 0
-
-
-@pytest.mark.conformance("API-03")
-def test_the_order_of_each_key_holds_while_the_number_of_partitions_changes(make: Make) -> None:
-    queue = make(partitions=2)
-    for round_, count in enumerate((5, 3, 4, 1)):
-        publish(queue, 100, begin=100 * round_)
-        queue.alter(partitions=count)
-    publish(queue, 100, begin=400)
-    found: list[partq.Message] = []
-    with consuming(queue, max_messages=30) as consumer:
-        for batch in consumer:
-            found += batch
-    assert sorted(int(each.value) for each in found) == list(range(500))
-    for key in {each.key for each in found}:
-        values = [int(each.value) for each in found if each.key == key]
-        assert values == sorted(values)
     assert lag(queue) == 0
 
 
@@ -382,10 +284,88 @@ def test_what_cannot_be_is_refused(make: Make, given: dict[str, Any], said: str)
         consuming(make(), **given)
 
 
-def test_a_forked_child_has_no_part_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    with consuming(make()) as consumer:
-        own = os.getpid()
-        monkeypatch.setattr(os, "getpid", lambda: own + 1)
-        with pytest.raises(partq.Invalid, match="its fork"):
-            consumer.poll(0)
-        monkeypatch.undo()
+# --- polls that nobody waits for, forks, and threads that end ---------------------------------------------------------
+
+
+@pytest.mark.conformance("API-05")
+def test_what_a_poll_gave_and_nobody_looked_into_comes_again(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    queue = make(partitions=1)
+    publish(queue, 20)
+    with consuming(queue, max_messages=10) as consumer:
+        unseen = consumer.poll(WAIT_S)
+        again = consumer.poll(WAIT_S)
+        assert again is not None
+        assert [(int(each.value), each.redelivered) for each in again] == [(n, True) for n in range(10)]
+        assert "nobody looked into it: it comes again, marked" in caplog.text
+        assert unseen is not None
+        assert unseen.acknowledge() == {0}, "it was given back"
+        assert len(consumer.poll(WAIT_S) or ()) == 10, "measured"
+        assert consumer.poll(0) is None
+    assert lag(queue) == 0
+
+
+def test_a_consumer_that_is_closed_while_it_is_asked_first_leaves_no_thread(make: Make) -> None:
+    queue = make(partitions=1)
+
+    def poll() -> None:
+        with suppress(partq.Invalid):  # it is closed before it is asked
+            consumer.poll(WAIT_S)
+
+    for pause_s in [0.0, 0.0, 0.0, 0.001, 0.003, 0.01]:
+        consumer = consuming(queue)
+        asking = threading.Thread(target=poll)
+        asking.start()
+        time.sleep(pause_s)
+        consumer.close()
+        asking.join(WAIT_S)
+    wait_until(lambda: not any("heartbeat" in each.name for each in threading.enumerate()), "that it has left", WAIT_S)
+
+
+@pytest.mark.conformance("API-05")
+@pytest.mark.parametrize("act", [lambda batch: batch.acknowledge(), lambda batch: batch.release()])
+def test_a_forked_child_acknowledges_nothing_and_says_so(make: Make, act: Callable[[partq.Batch], object]) -> None:
+    queue = make(partitions=1)
+    publish(queue, 10)
+    with consuming(queue, acknowledge="manual") as consumer:
+        batch = consumer.poll(WAIT_S)
+        assert batch is not None
+        child = os.fork()
+        if child == 0:
+            try:
+                act(batch)
+            except partq.Invalid:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert batch.acknowledge() == frozenset()
+
+
+@pytest.mark.conformance("API-03")
+@pytest.mark.slow
+def test_a_consumer_lives_as_long_as_its_process_and_leaves_if_nobody_is_left_to_ask(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make(partitions=1)
+    publish(queue, 10)
+    caplog.set_level(logging.WARNING)
+
+    def in_a_thread() -> partq.Batch | None:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(consumer.poll, WAIT_S).result(WAIT_S)
+
+    with consuming(queue, session_timeout_s=5) as consumer:
+        assert len(in_a_thread() or ()) == 10
+        begun_s = time.monotonic()
+        while time.monotonic() - begun_s < 7:
+            assert consumer.poll(0.5) is None, "the main thread goes on"
+        assert caplog.text == ""
+        assert lag(queue) == 0
+        publish(queue, 10, begin=10)
+        asked_s = time.monotonic()
+        assert len(in_a_thread() or ()) == 10
+        wait_until(lambda: "nobody did" in caplog.text, "that it leaves, and says so", WAIT_S)
+        assert time.monotonic() - asked_s > 5
+        assert "asking joins again" in caplog.text
+        again = [message for batch in consumer for message in batch]
+        assert [(int(each.value), each.redelivered) for each in again] == [(n, True) for n in range(10, 20)]
+    assert lag(queue) == 0

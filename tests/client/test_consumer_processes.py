@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,22 +94,6 @@ def test_a_process_that_is_told_to_end_finishes_its_batch_and_leaves(make: Make)
     assert lag(queue) == 80
 
 
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-def test_what_a_killed_process_had_in_hand_comes_again_marked(make: Make) -> None:
-    queue = make(partitions=1)
-    publish(queue, 100)
-    with started(queue, 0) as process:
-        got = lines(process, 45)
-        process.kill()
-        got += process.communicate(timeout=WAIT_S)[0].split()
-    with consuming(queue, flow="b") as consumer:
-        found = [message for batch in consumer for message in batch]
-    seen = {int(each) for each in got if each.isdigit()}
-    assert seen | {int(each.value) for each in found} == set(range(100))
-    assert all(each.redelivered for each in found if int(each.value) in seen)
-
-
 @pytest.mark.crash
 def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None:
     queue = make(partitions=1)
@@ -162,11 +145,6 @@ class Worker(threading.Thread):
         self.consumer.stop()
         self.join(WAIT_S)
         assert self.error is None
-
-
-def shares(queue: partq.Queue) -> Counter[str | None]:
-    view = queue.status("billing", ownership="store")
-    return Counter(each.flow for each in view.partitions if each.status == "Ready")
 
 
 @pytest.mark.redis
@@ -226,62 +204,3 @@ def test_a_redis_that_has_forgotten_its_users_is_waited_for(
         for text in (note, caplog.text, sidecar.text()):
             assert secrets["PARTQ_REDIS_PASSWORD"] not in text
     assert {int(each.value) for each in worker.handled} == set(range(40))
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-@pytest.mark.slow
-def test_two_consumers_share_a_group_and_one_hands_over_to_the_other(make: Make, tmp_path: Path) -> None:
-    queue = make(partitions=4, rebalance_delay_s=0)
-    queue.create_group("billing", starting="earliest", ownership="store")
-    with Place(tmp_path, "store", queue.store).sidecar():
-        first = Worker(queue, "first")
-        stop = threading.Event()
-
-        def feed() -> None:
-            number = 0
-            while not stop.wait(0.02):
-                publish(queue, 10, begin=number)
-                number += 10
-
-        feeder = threading.Thread(target=feed)
-        feeder.start()
-        wait_until(lambda: shares(queue) == {"first": 4} and bool(first.handled), "first share")
-        second = Worker(queue, "second")
-        wait_until(lambda: shares(queue) == {"first": 2, "second": 2} and bool(second.handled), "second share")
-        first.end()
-        wait_until(lambda: shares(queue) == {"second": 4}, "share of the other's")
-        stop.set()
-        feeder.join(WAIT_S)
-        wait_until(lambda: lag(queue) == 0, "end of the backlog")
-        second.end()
-    total = queue.describe().messages
-    every = [*first.handled, *second.handled]
-    unmarked = Counter(int(each.value) for each in every if not each.redelivered)
-    assert {int(each.value) for each in every} == set(range(total)), "none is missing"
-    assert max(unmarked.values()) == 1, "none comes twice without a mark"
-    orders: dict[tuple[int, str | None], list[int]] = defaultdict(list)
-    for worker, one in enumerate((first, second)):
-        for each in one.handled:
-            orders[worker, each.key].append(int(each.value))
-    assert all(order == sorted(order) for order in orders.values())
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_slow_body_keeps_its_partitions(make: Make, tmp_path: Path) -> None:
-    queue = make(partitions=2, rebalance_delay_s=0)
-    publish(queue, 30)
-    queue.create_group("billing", starting="earliest", ownership="store")
-    with Place(tmp_path, "store", queue.store).sidecar():
-        worker = Worker(queue, "slow", work_s=8.0)  # longer than the session timeout
-        wait_until(lambda: shares(queue) == {"slow": 2}, "share")
-        until_s = time.monotonic() + 7
-        while time.monotonic() < until_s:
-            assert shares(queue) == {"slow": 2}
-            time.sleep(0.2)
-        wait_until(lambda: lag(queue) <= 10, "acknowledgement")
-        worker.end()
-    assert not any(each.redelivered for each in worker.handled)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
-import pkgutil
 import pydoc
 import re
 import subprocess
@@ -40,13 +39,6 @@ def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
         assert silent == [], "public methods without a docstring"
 
 
-def test_no_name_is_that_of_a_module() -> None:
-    """Importing a module of a package makes it the package's attribute, and would take the name's place."""
-    modules = {each.name for each in pkgutil.iter_modules(client.__path__)}
-    assert modules & set(CLIENT) == set()
-    assert "publication" in modules
-
-
 def test_a_name_is_the_one_that_its_module_has() -> None:
     listed = {**vars(client)["_MODULE_OF"], **vars(partq)["_FROM_SPARK"]}
     assert len(listed) > 50
@@ -71,12 +63,6 @@ def test_help_and_dir_show_the_public_names() -> None:
     missing = [name for name in PARTQ if not re.search(rf"^    (class )?{name}\b", shown, re.MULTILINE)]
     assert missing == ["__version__"]
     assert "VERSION\n    0.1.0" in shown
-
-
-def test_it_is_no_package() -> None:
-    with pytest.raises(ModuleNotFoundError, match="'partq' is not a package"):
-        importlib.import_module("partq.rows")
-    assert "partq.rows" not in sys.modules
 
 
 def test_importing_it_imports_neither_arrow_nor_spark() -> None:

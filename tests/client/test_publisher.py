@@ -52,15 +52,6 @@ class Gate:
 # --- order and Futures ------------------------------------------------------------------------------------------------
 
 
-def test_a_future_says_where_the_message_lies(make: Make) -> None:
-    queue = make(partitions=3)
-    with queue.publisher() as publisher:
-        futures = [publisher.send(f"v{n}", key=f"k{n % 7}" if n % 3 else None) for n in range(500)]
-    found: dict[object, str] = {(each.partition, each.offset): each.value.decode() for each in queue.browse()}
-    assert len(found) == 500
-    assert [found[future.result(0)] for future in futures] == [f"v{n}" for n in range(500)]
-
-
 @pytest.mark.conformance("API-02")
 @examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

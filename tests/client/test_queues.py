@@ -160,27 +160,6 @@ def test_exist_ok_makes_one_or_finds_the_same(make: Make) -> None:
         make(retention_s=60)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"partitions": 0}, "whole number from 1 to 1000"),
-        ({"rebalance_delay_s": -1}, "rebalance-delay"),
-        ({"colour": "red"}, "has no argument 'colour': give some of name, partitions"),
-        ({"namespace": "A B"}, "namespace name"),
-        ({"retry_timeout_s": float("nan")}, "retry_timeout_s"),
-    ],
-)
-def test_what_cannot_be_is_refused(make: Make, command: Partq, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(partq.Invalid, match=said):
-        make(**given)
-    assert partq.list_queues(store=command.url) == ()
-
-
-def test_the_environment_says_what_is_not_given(command: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARTQ_STORE", command.url)
-    assert partq.create_queue("orders", partitions=1).store == command.url
-
-
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
@@ -200,14 +179,6 @@ def test_a_group_begins_where_it_is_told(make: Make) -> None:
         assert found[group] == expected
     with pytest.raises(partq.Invalid, match="no time zone"):
         queue.create_group("f", starting=datetime(2026, 1, 1))  # noqa: DTZ001 - that is refused
-
-
-def test_how_a_group_is_shared_is_changed(make: Make) -> None:
-    queue = filled(make)
-    queue.create_group("billing")
-    done = queue.alter_group("billing", ownership="store")
-    assert (done.was, done.ownership, done.changed) == (None, "store", True)
-    assert not queue.alter_group("billing", ownership="store").changed
 
 
 def test_a_table_with_what_is_no_message_is_refused(make: Make) -> None:

@@ -109,24 +109,6 @@ def test_what_a_library_reads_of_an_untyped_queue_it_publishes_as_it_was(make: M
     assert [each.headers for each in copy.browse()][3:] == [(("h", b"\0"),)] * 3
 
 
-def test_what_a_library_shows_of_a_queue_is_what_is_in_it(make: Make) -> None:
-    queue = typed(make)
-    with queue.publisher() as publisher:
-        for row in (ROW, EMPTY):
-            publisher.send(row)
-    assert pl.DataFrame(queue.read()).drop("_metadata").to_dicts() == [ROW, EMPTY]
-    assert pa.table(queue.read()).drop_columns(["_metadata"]).to_pylist() == [ROW, EMPTY]
-    frame = pd.DataFrame.from_arrow(queue.read())
-    assert frame["s"].tolist()[0] == "é"
-    given = queue.read()  # noqa: F841 - duckdb finds it by its name
-    found = duckdb.sql("SELECT s, d, day, wall, tiny, l, st.a, _metadata.offset FROM given")
-    assert found is not None
-    assert found.fetchall() == [
-        ("é", Decimal("1.50"), date(2020, 2, 29), ROW["wall"], -5, ["x", None], 1, 0),
-        (None, None, None, None, None, None, None, 1),
-    ]
-
-
 # --- forms of the same values -----------------------------------------------------------------------------------------
 
 MOMENT = datetime(2020, 1, 1, 12, tzinfo=UTC)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -191,18 +189,6 @@ def test_a_consumer_gives_tables_of_the_columns_that_it_names_and_whole_messages
     assert {(each.partition, each.offset): each.value for each in messages} == by_place(queue)
 
 
-def test_messages_that_come_again_are_marked_in_metadata_too(make: Make) -> None:
-    queue = filled(make, partitions=1)
-    with queue.consumer("billing", starting="earliest", acknowledge="manual", flow="one", max_messages=5) as consumer:
-        batch = consumer.poll(5)
-        assert batch is not None
-        batch.release()
-        again = consumer.poll(5)
-        assert again is not None
-        assert {each.redelivered for each in again} == {True}
-        assert {each["redelivered"] for each in pa.table(again).column("_metadata").to_pylist()} == {True}
-
-
 @pytest.mark.conformance("TYP-05")
 def test_a_consumer_keeps_its_columns_until_a_value_does_not_fit(make: Make) -> None:
     queue = make(partitions=1, schema="id INT, count INT", key="id")
@@ -258,77 +244,6 @@ def test_rows_of_all_versions_are_read_as_the_newest_also_when_compacted(make: M
     assert before[0] == {"id": 0, "count": 0, "c0": None, "c1": None, "c2": None, "c3": None}
 
 
-CHANGES: list[dict[str, Any]] = [
-    *({"widen": f"count {kind}"} for kind in ("SMALLINT", "INT", "BIGINT")),
-    *({"widen": f"total DECIMAL({digits},2)"} for digits in (6, 7, 8)),
-    *({"add_column": f"c{number} STRING"} for number in range(4)),
-]
-
-
-def one_by_one(publisher: partq.Publisher, row: dict[str, Any]) -> None:
-    publisher.send(row).result()
-
-
-def as_tables(publisher: partq.Publisher, row: dict[str, Any]) -> None:
-    schema = pa.schema([("id", pa.int64()), ("count", pa.int8()), ("total", pa.decimal128(5, 2))])
-    publisher.send_table(pa.Table.from_pylist([row], schema=schema)).result()
-
-
-@pytest.mark.conformance("TYP-05")
-@pytest.mark.slow
-def test_columns_change_ten_times_while_publishers_and_consumers_go_on(make: Make) -> None:
-    """Nothing fails, nothing is lost or changed; a consumer that was there before keeps its columns."""
-    queue = make(partitions=3, schema="id BIGINT, count TINYINT, total DECIMAL(5,2)", key="id")
-    sent: list[dict[str, Any]] = []
-    failed: list[BaseException] = []
-    over = threading.Event()
-
-    def publish(first: int, send: Callable[[partq.Publisher, dict[str, Any]], None]) -> None:
-        number = first
-        with queue.publisher(linger_s=0.01) as publisher:
-            while not over.is_set():
-                row = {"id": number, "count": number % 100, "total": Decimal(number % 100).scaleb(-2)}
-                send(publisher, row)
-                sent.append(row)
-                number += 1
-
-    seen: list[dict[str, Any]] = []
-    consumer = queue.consumer("billing", starting="earliest", idle_timeout_s=2)
-
-    def consume() -> None:
-        with consumer:
-            for batch in consumer:
-                assert pa.table(batch).schema.names == ["id", "count", "total", "_metadata"]
-                seen.extend(each.value for each in batch)
-
-    def told(work: Callable[..., None], *arguments: Any) -> None:
-        try:
-            work(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test tells it
-            failed.append(error)
-
-    works: list[tuple[Any, ...]] = [(publish, 0, one_by_one), (publish, 1_000_000, as_tables), (consume,)]
-    threads = [threading.Thread(target=told, args=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for change in CHANGES:
-        enough = len(sent) + 10
-        while len(sent) < enough and not failed:
-            time.sleep(0.005)
-        queue.alter(**change)
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    by_id = {row["id"]: row for row in sent}
-    assert len(by_id) == len(sent) == len(seen)
-    assert {row["id"]: row for row in seen} == by_id
-    after = payload(queue)
-    assert after.schema.names == ["id", "count", "total", "c0", "c1", "c2", "c3"]
-    assert {row["id"]: row for row in after.select(["id", "count", "total"]).to_pylist()} == by_id
-    assert queue.describe().schema.version == 11  # type: ignore[union-attr]
-
-
 # --- what else knows messages -----------------------------------------------------------------------------------------
 
 
@@ -344,22 +259,3 @@ def test_a_dry_run_samples_the_keys_of_rows(make: Make) -> None:
     sample = keyless.alter(partitions=3, dry_run=True).sample
     assert sample is not None
     assert (sample.messages, sample.without_key, sample.keys) == (2, 2, 0)
-
-
-@pytest.mark.conformance("TYP-06")
-def test_trimming_rewinding_resizing_and_retention_do_not_mind_rows(make: Make) -> None:
-    queue = filled(make)
-    with queue.consumer("billing", starting="earliest", idle_timeout_s=0.5) as consumer:
-        assert sum(map(len, consumer)) == 20
-    assert queue.checkpoints("billing").lag == 0
-    queue.alter(partitions=3)
-    with queue.publisher() as publisher:
-        publisher.send({"id": 100})
-    assert queue.status("billing").partitions[0].lag >= 0
-    queue.rewind("billing", to="earliest")
-    with queue.consumer("billing", idle_timeout_s=0.5) as consumer:
-        again = [each for batch in consumer for each in batch]
-    assert len(again) == 21
-    assert sum(each.redelivered for each in again) >= 20
-    assert queue.trim(datetime.now(UTC)).trimmed == 21
-    assert payload(queue).num_rows == 0

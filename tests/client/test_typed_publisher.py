@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from decimal import Decimal
 from typing import Any
 
@@ -13,15 +12,6 @@ import partq
 from partq_spark.log import fanout
 from tests.client.conftest import Make
 from tests.client.test_typed_messages import DDL, ROWS, by_place
-
-
-def test_a_future_says_where_the_row_lies(make: Make) -> None:
-    queue = make(partitions=3, schema=DDL, key="id")
-    with queue.publisher() as publisher:
-        places = [publisher.send(row).result() for row in ROWS[:3]]
-        later = [publisher.send(row) for row in ROWS[3:]]
-    found = by_place(queue)
-    assert [found[place] for place in [*places, *(each.result() for each in later)]] == ROWS
 
 
 def test_a_row_is_found_where_it_lies_after_the_number_of_partitions_has_changed(
@@ -114,26 +104,6 @@ def test_a_queue_that_was_made_again_with_other_columns_gets_nothing(make: Make)
         publisher.close()
     assert future.exception() is not None
     assert list(queue.browse()) == []
-
-
-def test_rows_wait_for_room_in_memory(make: Make) -> None:
-    queue = make(schema=DDL, key="id")
-    with queue.publisher(linger_s=60, max_batch_bytes=1000, max_pending_bytes=20_000) as publisher:
-        for row in ROWS * 5:
-            publisher.send(row)
-            assert publisher._bytes <= 20_000
-    assert queue.describe().messages == 100
-
-
-def test_threads_send_rows_at_the_same_time(make: Make) -> None:
-    queue = make(schema=DDL, key="id")
-    with queue.publisher() as publisher:
-        threads = [threading.Thread(target=lambda: [publisher.send(row) for row in ROWS]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sorted(each.value["id"] for each in queue.browse()) == sorted(row["id"] for row in ROWS * 4)
 
 
 @pytest.mark.conformance("TYP-06")

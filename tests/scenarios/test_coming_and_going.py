@@ -100,3 +100,9 @@ def test_who_comes_back_without_a_mapping_waits_until_the_delay_is_over_and_the_
     assert {each for each in after if each[0] in theirs} == {each for each in before if each[0] in theirs}
     assert {row.partition for row in given(world, since_s=20.1, until_s=31.0)} == theirs
     assert given(world, since_s=40.0)
+
+
+@pytest.mark.conformance("API-03")
+def test_a_body_that_is_slower_than_its_session_keeps_its_partitions() -> None:
+    world = played(replace(CALM, flows=("one",), handles_s=20.0, messages=30))
+    assert not any(row.marked for row in given(world))

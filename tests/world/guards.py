@@ -25,14 +25,20 @@ OF_COORDINATION: Final = (
     *("rewinds are counted in the head", "acknowledged at the same epoch only"),
 )
 OF_THE_LOG: Final = (
-    *("log: the store's swap condition", "publish: a writer's batch is there already"),
-    *("publish: an unknown outcome is settled", "publish: an outcome that was trimmed is unknown"),
-    *("publish: the stage floor", "publish: the layout", "publish: placed anew after a conflict"),
-    *("publish: time grows strictly", "writers: pages", "collection: the floor is one grace old"),
-    *("collection: only below the floor", "collection: only what was marked", "collection: one grace after marking"),
-    *("trimming: what a group needs stays", "trimming: a rewind that was counted", "trimming: tokens that are gone"),
-    *("compaction: the run as it was chosen", "compaction: tokens that are gone"),
-    *("altering: a change whose answer was lost", "reading: a value that a query's type does not hold"),
+    "log: the store's swap condition",
+    "publish: a writer's batch is there already",
+    "publish: an unknown outcome is settled",
+    "publish: the stage floor",
+    "publish: the layout",
+    "publish: placed anew after a conflict",
+    "publish: time grows strictly",
+    "writers: pages",
+    "collection: only what was marked",
+    "collection: one grace after marking",
+    "trimming: what a group needs stays",
+    "trimming: tokens that are gone",
+    "compaction: the run as it was chosen",
+    "altering: a change whose answer was lost",
 )
 OF_CONSUMERS: Final = (
     "consumer: a loop begun again gives back what the former one was left with",
