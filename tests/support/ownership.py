@@ -54,11 +54,6 @@ class OwnershipServer(MemoryServer):
         """What is stored, asked by nobody."""
         return dict(Ownership(MemoryDocuments(self)).read_flows(key))
 
-    def lose_flow(self, key: GroupKey, flow: str) -> None:
-        """Its record and heartbeat are gone, and nobody is told."""
-        for name in [name for name in self.groups[key] if name.split("/")[1:2] == [flow]]:
-            del self.groups[key][name]
-
 
 class MemoryOwnership(Ownership):
     """One user's view of the server."""
