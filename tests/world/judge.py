@@ -90,6 +90,7 @@ class Judge:
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
         self.removed_us: dict[str, int] = {}
+        self.keeps_order = True  # also of what queries write
         self.had_accident = self.may_have_more = False
 
     def take(self, fact: Fact) -> None:
@@ -231,7 +232,10 @@ class Judge:
         queue of each; `source`: that of the publishers.
         """
         self._published(logs[source])
-        self.results.complete({queue: log.values() for queue, log in logs.items() if queue != source})
+        results = {queue: log for queue, log in logs.items() if queue != source}
+        self.results.complete({queue: log.values() for queue, log in results.items()})
+        for log in results.values() if self.keeps_order else ():
+            self._in_order(log)
         for name, queue in groups.items():
             log, group = logs[queue], self.groups[name]
             missing = sorted(log.keys() - group.first_us.keys())
@@ -267,6 +271,17 @@ class Judge:
         for value, fact in self.durable.items():
             where = fact.partition, fact.offset
             demand(places.get(value) == where, value, "was told to lie at", where, "and lies at", places.get(value))
+
+    def _in_order(self, log: Mapping[Place, Lying]) -> None:
+        """A result of a key comes when those before it, for the first time."""
+        numbers: dict[tuple[str | None, int], int] = {}
+        seen: set[str] = set()
+        for (partition, offset), (key, value, _) in sorted(log.items()):
+            if origin(value) not in seen:
+                seen.add(origin(value))
+                number, last = self.sent[origin(value)].number, numbers.get((key, partition), -1)
+                demand(number > last, "a result is out of order:", key, number, "after", last, partition, offset)
+                numbers[key, partition] = number
 
     def _ordered(self, name: str, group: _Group, log: Mapping[Place, Lying]) -> None:
         """A message of a key comes when those before it, in other partitions, are acknowledged; to a query without a

@@ -25,6 +25,8 @@ from tests.world.facts import (
     Part,
     Row,
     Sent,
+    Writing,
+    Wrote,
 )
 from tests.world.guards import without
 from tests.world.judge import Judge, Place, Violation
@@ -147,6 +149,13 @@ def batch(*rows: Row, at: int = 10, flow: str = "a") -> Given:
     return Given(at, at - 5, "g", flow, f"{flow}/1", rows)
 
 
+def planned(name: str, *rows: Row, at: int = 10) -> Given:
+    return batch(*rows, at=at)._replace(batch=name, since_us=5)
+
+
+WRITING: Final = Writing(2, 1, "w", 1, (("r", ("k:0@w/1", "k:1@w/1")),))
+
+
 def owned(*, epoch: int = 1, flow: str = "a", offset: int = 0, at: int = 20) -> Checkpointed:
     return Checkpointed(at, "g", 0, epoch, flow, f"{flow}1", offset, 0)
 
@@ -163,6 +172,12 @@ BROKEN: dict[str, tuple[Fact, ...]] = {
     "offset went from 1 back": (*BEFORE, batch(FIRST), Handled(11, "g", "a", (FIRST,)), owned(offset=1), owned()),
     "two flows at one epoch": (*BEFORE, owned(flow="b")),
     "acknowledged by a fence": (*BEFORE, Handled(11, "g", "a", (FIRST,)), owned(epoch=2, flow="b", offset=1)),
+    "a repeated batch has other messages or marks": (*BEFORE, planned("b", FIRST), planned("b", FIRST, SECOND, at=30)),
+    "planned, and its lease was over": (
+        *(*BEFORE, Beaten(3, "g", "a/1", "a", "a1", True), planned("b", FIRST, at=9_000_000)),
+    ),
+    "a query in good order was refused": (WRITING, Wrote(3, 1, "refused", True)),
+    "a part of a refused batch is there": (WRITING, Wrote(3, 1, "refused", False, "", frozenset({("r", "k:0@w/1")}))),
     "it does not count": (*BEFORE, batch(FIRST), Acknowledged(12, "g", "a", (FIRST,), frozenset({0}))),
 }
 
@@ -273,3 +288,32 @@ def test_the_judge_refuses_that_a_partition_waits_for_minutes_after_a_resize() -
         judge.take(fact)
     with pytest.raises(Violation, match="waited in all for"):
         judge.complete({"q": log}, {"g": "q"}, source="q")
+
+
+WRITTEN: Final = (*SENT, WRITING, Wrote(3, 1, "accepted", True))
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (("k:0@w/1",), "lacks what was accepted"),
+        (("k:0@w/1", "k:1@w/1", "k:1@w/1"), "is no whole one of its tries"),
+        (("k:0@w/1", "k:1@w/1", "k:0@w/2"), "has what nobody wrote"),
+        (("k:1@w/1", "k:0@w/1"), "out of order"),
+        (("k:0@w/1", "k:1@w/1"), ""),
+    ],
+)
+def test_the_judge_notices_what_is_wrong_with_results(values: Sequence[str], says: str) -> None:
+    judge = Judge(within_s=10.0)
+    for fact in WRITTEN:
+        judge.take(fact)
+    results = {(0, offset): Lying("k", value, 3) for offset, value in enumerate(values)}
+
+    def complete() -> None:
+        judge.complete({"q": {}, "r": results}, {}, source="q")
+
+    if says:
+        with pytest.raises(Violation, match=says):
+            complete()
+    else:
+        complete()

@@ -80,6 +80,7 @@ class World:
         self.judge.had_accident = plan.is_hasty
         # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
         self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
+        self.judge.keeps_order = how.keeps and not plan.query.sink.startswith("two ")
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, plan.log.sizes)
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
