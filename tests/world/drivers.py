@@ -131,7 +131,8 @@ class Driver:
         except ENDS_A_QUERY as error:
             self.error = error
             if is_refusal(error):
-                self.query.resolve(error)
+                with suppress(Interrupted):
+                    self.query.resolve(error)
         except Crash:
             raise
         except BaseException as error:  # noqa: BLE001 - the world ends with it

@@ -105,7 +105,7 @@ class World:
         self.interrupter = Interrupter(self.scheduler)
         self.accidents = Accidents(self)
         self._violation: Violation | None = None
-        self._is_over = False
+        self.is_over = False
 
     # --- what processes ask for ---------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class World:
     def _play(self) -> None:
         observer = self.machine.host_of(self.scheduler.process("observer"))
         self.machine.begin(observer, self._observe)
-        while not self._is_over:
+        while not self.is_over:
             self.scheduler.run(self.now_us + round(self.plan.look_s * SECOND_US), MOST_STEPS)
             if self._violation is not None:
                 raise self._violation
@@ -275,7 +275,7 @@ class World:
             self.judge.complete(logs, {**self.groups, **dict.fromkeys(self._alone(), QUEUE)}, source=QUEUE)
         except Violation as violation:
             self._violation = violation
-        self._is_over = True
+        self.is_over = True
 
     def _await(self, problem: str, is_so: Callable[[], bool]) -> None:
         """Within what the timers allow, from the last thing on that befell anybody."""
