@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import partq
-from partq_spark.base.errors import Invalid, PartqError
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US
 from tests.world.facts import Acknowledged, Befell, Given, Handled, Row
@@ -122,7 +121,7 @@ class Caller(Flow):
         result, error = None, None
         try:
             result = ask()
-        except (Interrupt, Alarm, PartqError, StopIteration, StopAsyncIteration) as raised:
+        except (Interrupt, Alarm, partq.PartqError, StopIteration, StopAsyncIteration) as raised:
             error = raised
         except Exception as raised:
             raise Violation(f"{name} raised {raised!r} (signals {self._signals})") from raised
@@ -156,7 +155,7 @@ class Caller(Flow):
             batch, error = self._call("poll" if asker is None else "next", ask)
         finally:
             self._asking -= 1
-        if isinstance(error, Invalid) and last is not None:
+        if isinstance(error, partq.Invalid) and last is not None:
             last.is_settled = was_settled  # it was refused
         return self._got(asker, asked_us, batch), error
 

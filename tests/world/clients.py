@@ -8,7 +8,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from partq_spark.base.errors import Invalid, PartqError
+import partq
 from tests.support.judge import demand
 from tests.world.callers import AGAIN_S, Asker, Caller, Held
 from tests.world.event_loop import Loop
@@ -34,7 +34,7 @@ class Application(Caller):
                 try:
                     self._open(host)
                     self._operate(host)
-                except PartqError:
+                except partq.PartqError:
                     self.sleep(AGAIN_S)
         finally:
             self._loop_of_tasks.close()
@@ -137,7 +137,7 @@ class Application(Caller):
     def _refused(self) -> None:
         self.world.interrupter.disarm(self.world.machine.strand)  # it asks at once
         batch, error = self._call("second poll", partial(self._consumer.poll, 0.1), switches=False)
-        refused = isinstance(error, Invalid) or error in self._signals
+        refused = isinstance(error, partq.Invalid) or error in self._signals
         demand(refused, "a second poll meanwhile is not refused:", batch, error)
 
     def _three(self) -> None:
@@ -174,7 +174,7 @@ class Application(Caller):
             held = self._loop_of_tasks.run_until_complete(asyncio.wait_for(asyncio.to_thread(poll), limit_s))
             if held is not None:
                 self._handle(held)
-        except PartqError:
+        except partq.PartqError:
             pass
         except TimeoutError:
             is_given_up = True
@@ -199,7 +199,7 @@ class Application(Caller):
                 if self.rng.random() < 0.3:
                     return
                 continue
-            except (StopAsyncIteration, PartqError):
+            except (StopAsyncIteration, partq.PartqError):
                 return
             held = self._got(waiter, asked_us, batch)
             assert held is not None

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from partq_spark.log.sizes import LOG_SIZES, LogSizes
-
 HOUR_S: Final = 3600.0
+GRACE_S: Final = 24 * HOUR_S
+"""Before what nobody needs is collected."""
 KEEPERS: Final = ("trimmer", "collector", "compactor", "resizer", "rewinder", "reader")
 _CALLS: Final = ("swap head", "after swap head", "load head", "written segments", "create log", "read segments")
 
@@ -17,14 +17,14 @@ _CALLS: Final = ("swap head", "after swap head", "load head", "written segments"
 @dataclass(frozen=True, kw_only=True)
 class LogPlan:
     """`writers` publish batches; `keepers` do something now and then, `rounds` times: what, their names say. `sizes`:
-    small, as histories are short here. `sleepy`: that a writer sleeps for long between staging and publishing;
-    `trim_all`: that a trim takes everything. `is_typed`: the queue has columns.
+    of a log's parts, small, as histories are short here. `sleepy`: that a writer sleeps for long between staging and
+    publishing; `trim_all`: that a trim takes everything. `is_typed`: the queue has columns.
     """
 
     writers: tuple[str, ...] = ()
     keepers: tuple[str, ...] = ()
     rounds: int = 8
-    sizes: LogSizes = LOG_SIZES
+    sizes: tuple[tuple[str, int], ...] = ()
     sleepy: float = 0.0
     trim_all: float = 0.0
     is_typed: bool = False
@@ -33,17 +33,17 @@ class LogPlan:
     def draw(cls, rng: random.Random) -> Self:
         keepers = [f"{what}-{number}" for what in KEEPERS for number in range(rng.choice((0, 0, 1, 2)))]
         is_typed = rng.random() < 0.3
-        sizes = LogSizes(
-            inline_entries=rng.choice((2, 4, 6)),
-            fan_out=rng.randint(2, 3),
-            head_writers=rng.choice((2, 4)),
-            page_fan_out=2,
-            slice_gain=2,
-        )
+        sizes = {
+            "inline_entries": rng.choice((2, 4, 6)),
+            "fan_out": rng.randint(2, 3),
+            "head_writers": rng.choice((2, 4)),
+            "page_fan_out": 2,
+            "slice_gain": 2,
+        }
         return cls(
             writers=("writer", "second-writer", "anonymous")[rng.choice((0, 1)) : rng.randint(2, 3)],
             keepers=(*keepers, "collector-9", *(["alterer-9"] if is_typed else [])),
-            sizes=sizes,
+            sizes=tuple(sizes.items()),
             sleepy=rng.choice((0.05, 0.3, 0.7)),
             trim_all=rng.choice((0.1, 0.7)),
             is_typed=is_typed,

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import partq
-from partq_spark.base.errors import Conflict, Fenced, Invalid, ObjectMissing, Unavailable
-from partq_spark.log.housekeeping import GRACE_S
 from tests.support.judge import demand
 from tests.support.scheduler import SECOND_US
 from tests.world.facts import Befell, Durable, Sent
+from tests.world.log_plan import GRACE_S, HOUR_S
 from tests.world.machine import EPOCH_S, Host
 from tests.world.payloads import WIDTHS, number_of, text_of
 from tests.world.processes import Actor, Flow
@@ -24,7 +23,6 @@ from tests.world.processes import Actor, Flow
 if TYPE_CHECKING:
     from tests.world.world import World
 
-HOUR_S: Final = 3600.0
 _ADDED: Final = ("INT", "STRING", "ARRAY<STRUCT<a: INT NOT NULL>>")
 
 
@@ -48,7 +46,7 @@ class Writer(Actor):
             self._left -= self._is_anonymous
             try:
                 self._publish(host, batch)
-            except (Unavailable, Conflict):
+            except (partq.Unavailable, partq.Conflict):
                 self.world.counts["gave up"] += 1
                 continue
             if not self._is_anonymous and host.rng.random() < 0.85:
@@ -132,7 +130,7 @@ class Keeper(Actor):
             try:
                 self._work(self.world.queue())
                 self.world.counts[self.name.partition("-")[0]] += 1
-            except (Unavailable, Conflict):
+            except (partq.Unavailable, partq.Conflict):
                 self.world.counts["gave up"] += 1
         self.is_done = not self._left
 
@@ -156,7 +154,7 @@ class Keeper(Actor):
             return
         try:
             queue.alter(widen=f"n {self.rng.choice(list(WIDTHS))}")
-        except Invalid as error:
+        except partq.Invalid as error:
             demand("cannot become" in str(error), error)  # it is as wide already
 
     def _rewind(self, queue: partq.Queue) -> None:
@@ -164,7 +162,7 @@ class Keeper(Actor):
         self.world.befell("rewind")
         try:
             queue.rewind(self.world.GROUP, **goal)
-        except (Invalid, Fenced):  # others changed it meanwhile
+        except (partq.Invalid, partq.Fenced):  # others changed it meanwhile
             self.world.counts["came too late"] += 1
 
     def _read(self, queue: partq.Queue) -> None:
@@ -177,7 +175,8 @@ class Keeper(Actor):
                 demand((message.key, text_of(message.value)) == lies[:2], "another message at", message)
                 if self.rng.random() < 0.1:
                     self.sleep(self.rng.choice((0.1, HOUR_S, 20 * HOUR_S, 50 * HOUR_S)))
-        except ObjectMissing as error:
+        except partq.Corrupt as error:
+            demand(type(error).__name__ == "ObjectMissing", error)
             age_s = (self.world.now_us - begun_us) / SECOND_US
             demand(age_s >= GRACE_S - 2 * self.world.plan.skew_s, "a view could not be read within grace:", error)
             demand(bool(ledger.trimmed_us), "lost, and nothing was trimmed:", error)
@@ -190,7 +189,7 @@ class Visitor(Flow):
     def live(self, host: Host) -> None:
         try:
             self._visit(host)
-        except ObjectMissing as error:
+        except partq.Corrupt as error:
             # A rewind came too late for a trim: it says so to the person, and flows cannot go on there.
             demand(bool(self.world.ledger.trimmed_us), "lost, and nothing was trimmed:", error)
             self.world.counts["taken back to what is gone"] += 1
@@ -206,9 +205,9 @@ class Visitor(Flow):
             try:
                 with self.consumer() as consumer:
                     self.consume(host, consumer, most=self.rng.choice((1, 3, 100)))
-            except (Unavailable, Conflict):
+            except (partq.Unavailable, partq.Conflict):
                 world.counts["gave up"] += 1
-            except Invalid as error:
+            except partq.Invalid as error:
                 demand("load again" in str(error), error)
                 world.counts["a value did not fit"] += 1
         while world.is_busy() and not host.stopping:

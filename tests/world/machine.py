@@ -23,8 +23,9 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, Final
@@ -33,7 +34,7 @@ import coordinator
 import partq_spark
 from partq_spark.base import effects
 from partq_spark.log import connect
-from partq_spark.log.sizes import LOG_SIZES, LogSizes
+from partq_spark.log.sizes import LOG_SIZES
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
 from tests.support.scheduler import SECOND_US, Process, Scheduler, Strand
@@ -106,7 +107,11 @@ class Machine:
     """All processes of one world. `way`: of the process that runs to the store at a URL."""
 
     def __init__(
-        self, scheduler: Scheduler, seed: str, way: Callable[[str, float], ObjectStore], sizes: LogSizes = LOG_SIZES
+        self,
+        scheduler: Scheduler,
+        seed: str,
+        way: Callable[[str, float], ObjectStore],
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.deaths: list[BaseException] = []
@@ -161,7 +166,7 @@ class Machine:
             id(getattr(module, name)): own for module, found in real for name, own in found.items()
         }
         self._functions[id(effects.by_chance)] = self._by_chance
-        self._functions[id(LOG_SIZES)] = sizes
+        self._functions[id(LOG_SIZES)] = replace(LOG_SIZES, **(sizes or {}))
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from partq_spark.group.checkpoints import checkpoint_folder
 from partq_spark.group.documents.api import Value
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import import_client, open_ownership
-from partq_spark.log.housekeeping import GRACE_S
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
 from tests.support.judge import Violation, demand
@@ -31,6 +30,7 @@ from tests.world.interruptions import Interrupter
 from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
 from tests.world.ledger import Ledger
+from tests.world.log_plan import GRACE_S
 from tests.world.logs import Keeper, Visitor, Writer
 from tests.world.machine import EPOCH_S, Machine
 from tests.world.outcome import Outcome, quiet
@@ -82,7 +82,7 @@ class World:
         self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
         self.judge.keeps_order = how.keeps and not plan.query.sink.startswith("two ")
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
-        self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, plan.log.sizes)
+        self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, dict(plan.log.sizes))
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
         self._journeys = {name: Journey(self.machine, each, self._landed) for name, each in self.weathers.items()}
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
