@@ -225,26 +225,25 @@ def test_one_publish_larger_than_the_limit_goes_to_a_chunk_of_its_own() -> None:
     assert grown.walked({999: (0, 1)}) == grown.expected({999: (0, 1)})
 
 
-@examples(60)
-@given(sizes=st.lists(st.integers(0, 200), max_size=120))
-def test_overflow_takes_the_oldest_and_no_more_than_needed(sizes: list[int]) -> None:
-    grown = Grown(head=empty_head(200))
-    entries = []
-    for size in sizes:
-        entry = place(grown.head, stage_of(grown.head), [unread(dict.fromkeys(range(size), 1))], None, "0" * 16, 0)
-        entries.append(entry)
-    moved = tree.overflow(entries, LOG_SIZES)
+@examples(100)
+@given(
+    slices=st.lists(st.integers(0, 8), max_size=24), most=st.integers(1, 24), spare=st.sampled_from([None, 0, -1, -400])
+)
+def test_overflow_takes_the_oldest_and_no_more_than_needed(slices: list[int], most: int, spare: int | None) -> None:
+    """Also where a limit in bytes is just met (`spare`), or passed by one."""
+    head = empty_head(8)
+    sizes = [dict.fromkeys(range(each), 1) for each in slices]
+    entries = [place(head, stage_of(head), [unread(each)], None, "0" * 16, 0) for each in sizes]
     total = sum(map(entry_bytes, entries))
-    if total <= LOG_SIZES.inline_bytes and len(entries) <= LOG_SIZES.inline_entries:
+    limits = LogSizes(inline_entries=most, inline_bytes=max(600, 4_000 if spare is None else total + spare))
+    moved = tree.overflow(entries, limits)
+    if total <= limits.inline_bytes and len(entries) <= most:
         assert moved == 0
         return
-    left = entries[moved:]
-    assert sum(map(entry_bytes, left)) <= LOG_SIZES.inline_bytes // 2
-    assert len(left) <= LOG_SIZES.inline_entries // 2
-    one_more = entries[moved - 1 :]
-    assert (
-        sum(map(entry_bytes, one_more)) > LOG_SIZES.inline_bytes // 2 or len(one_more) > LOG_SIZES.inline_entries // 2
-    )
+    left, one_more = entries[moved:], entries[moved - 1 :]
+    assert sum(map(entry_bytes, left)) <= limits.inline_bytes // 2
+    assert len(left) <= most // 2
+    assert sum(map(entry_bytes, one_more)) > limits.inline_bytes // 2 or len(one_more) > most // 2
 
 
 def test_a_walk_and_a_search_read_one_chunk_of_each_level() -> None:
