@@ -223,13 +223,6 @@ def test_what_is_being_fenced_for_one_flow_goes_to_another_without_a_pause() -> 
     ]
 
 
-def test_what_is_being_fenced_is_moved_last() -> None:
-    group = balanced(4, 1, land_fences=False)
-    group.ahead(3, 5)
-    group.bind("b")
-    assert group.sleep(DELAY_S) == ["status Rebalancing", "pause 2 a1 for b1", "pause 1 a1 for b1"]
-
-
 def test_a_rebalance_that_has_nothing_to_move_ends_at_once() -> None:
     group = balanced(2, 1)
     assert group.alter(access=AccessType.EXCLUSIVE) == ["status Rebalancing", "status Ready"]

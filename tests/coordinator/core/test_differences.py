@@ -9,7 +9,7 @@ import pytest
 from coordinator.core.differences import CheckpointMark, differences, initial_state
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced, ReportsLost
 from coordinator.core.invariants import violations
-from coordinator.core.machine import next_deadline, pending
+from coordinator.core.machine import next_deadline
 from partq_spark.group.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced
 
@@ -146,16 +146,6 @@ def test_difference(partition: Partition, mark: CheckpointMark | None, expected:
     assert differences(state, {0: mark} if mark else {}) == ((expected,) if expected else ())
 
 
-def test_a_checkpoint_that_goes_with_the_state_makes_no_event() -> None:
-    group = balanced(3, 2)
-    assert (
-        differences(
-            group.state, {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()}
-        )
-        == ()
-    )
-
-
 @pytest.mark.conformance("OWN-04")
 def test_a_state_from_an_old_copy_is_brought_above_the_checkpoints() -> None:
     """Redis has jumped back to when a had both; since then b got partition 1, at epoch 2."""
@@ -198,14 +188,3 @@ def test_lost_reports_are_remembered_until_the_epoch_ends() -> None:
     group.sleep(DELAY_S)
     assert group.sleep(100)[0] == "fence 1 a1@1 for b1@2 (reports lost)"
     assert [p.reports_lost for p in group.state.partitions.values()] == [True, False]
-
-
-def test_a_new_leader_finds_the_fences_that_were_begun() -> None:
-    group = balanced(4, 2, land_fences=False)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    actions = group.drain()
-    assert [(f.partition, f.owner, f.owner_epoch, f.to, f.epoch) for f in pending(group.state)] == [(1, A, 1, C, 2)]
-    assert actions == ["fence 1 a1@1 for c1@2", "tell c1 active"]
-    group.fence()
-    assert pending(group.state) == ()

@@ -140,15 +140,6 @@ def test_an_unbind_and_a_disconnect_have_the_same_effect(partitions: int, standb
     assert left.state == silent.state
 
 
-def test_a_bind_that_was_seen_before_changes_nothing() -> None:
-    group = balanced(2, 1)
-    event = FlowBound(flow="a", instance="a1", mapping={0: 1})
-    assert decide(group.state, event, group.now_s) == (group.state, ())
-    group.expire("a")
-    # an instance that was given up never comes back: it binds as a new one
-    assert decide(group.state, event, group.now_s) == (group.state, ())
-
-
 def test_nothing_happens_without_a_reason() -> None:
     group = balanced(2, 2)
     after, actions = decide(group.state, Tick(), group.now_s)

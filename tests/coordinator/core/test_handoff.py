@@ -221,20 +221,6 @@ def test_the_owner_dies_while_the_partition_is_paused() -> None:
     assert group.counts() == {"b": 2, "c": 2}
 
 
-def test_the_owner_starts_anew_while_the_partition_is_paused() -> None:
-    """What it still has, it keeps; what was on its way goes on, because what it had in hand there is lost with it."""
-    group = balanced(4, 2, land_fences=False)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    assert group.bind("a", group.mapping("a")) == [
-        "fence 1 a1@1 for c1@2",
-        "fence 0 a1@1 for a2@1",
-        "tell c1 active",
-    ]
-    group.settle()
-    assert group.owners() == {0: "a", 1: "c", 2: "b", 3: "b"}
-
-
 @pytest.mark.conformance("HAN-09")
 def test_a_partition_that_is_planned_back_keeps_its_owner_and_epoch() -> None:
     group = balanced(2, 1)
@@ -257,28 +243,6 @@ def test_a_partition_that_is_planned_back_after_the_fence_was_asked_for_goes_thr
     assert group.expire("b") == ["fence 0 a1@1 for a2@3", "tell a2 active"]
     group.fence()
     assert group.partition(0) == Partition(partition=0, phase=OWNED, epoch=3, owner=Owner("a", "a2"))
-
-
-def test_a_partition_is_deleted_during_its_handoff() -> None:
-    group = balanced(4, 1, land_fences=False)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.alter([0, 1, 2]) == ["fence 3 a1@1 for nobody@2"]
-    assert group.partition(2).phase is PAUSED
-    group.settle()
-    assert group.counts() == {"a": 2, "b": 1}
-    assert group.state.retired == {3: 2}
-
-
-def test_a_partition_is_deleted_while_it_is_fenced() -> None:
-    group = balanced(4, 1, land_fences=False)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    group.drain()
-    assert group.alter([0, 1, 2]) == ["fence 3 a1@1 for nobody@3"]
-    group.settle()
-    assert group.counts() == {"a": 2, "b": 1}
-    assert group.state.retired == {3: 3}
 
 
 READY, REBALANCING = RebalanceStatus.READY, RebalanceStatus.REBALANCING
