@@ -73,6 +73,7 @@ def test_a_damaged_checkpoint_is_named_and_the_others_are_shown_and_rewound(grou
     assert result.stderr.startswith(f"Error: {what}")
     document = group.partq.json(*SHOW, code=1)
     assert document["partitions"][1].keys() == {"partition", "error"}
+    assert [each["partition"] for each in document["partitions"]] == [0, 1, 2]
     assert document["partitions"][0]["acknowledged"] == 8
     assert what in group.partq.error(*REWIND, "--to", "0", "--yes")
     assert group.rewinds == 0
