@@ -66,3 +66,11 @@ def test_a_healthy_repetition_adds_nothing_and_is_not_refused(sink: str, befalls
 def test_a_second_write_of_one_call_under_one_name_is_refused_and_under_another_it_is_not() -> None:
     assert endings(written("two writes"))["refused"] > 0
     assert not endings(written("two applications"))["refused"]
+
+
+@pytest.mark.conformance("DIS-10")
+@pytest.mark.parametrize("seed", [6, 9])
+def test_a_batch_that_one_queue_refuses_is_in_none(seed: int) -> None:
+    """In these two an earlier queue would take its part, because it knows nothing of the number."""
+    world = written("fan-out", Event(14.0, "restore", "query", number=2), seed=seed)
+    assert endings(world)["refused"] > 0

@@ -362,7 +362,7 @@ def _query_events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]
         for_s = round(rng.choice((0.5, 3.0, plan.session_timeout_s + rng.uniform(-0.5, 4.0))), 1)
         draw = rng.random()
         if draw < 0.6:
-            found.append(Event(at_s, rng.choice(TO_QUERIES), whom, for_s, number=rng.randint(1, 8)))
+            found.append(Event(at_s, rng.choice(TO_QUERIES), whom, for_s, number=rng.choice((1, 2, 2, 3, 5, 8))))
         elif draw < 0.75 and results:
             queue = rng.choice(results)
             found.append(Event(at_s, rng.choice(("alter", "compact", "collect")), queue, number=rng.randint(1, 4)))
