@@ -310,6 +310,8 @@ class World:
             if any(isinstance(each, PartitionCheckpoint) and each.lag for each in found):
                 return False
         others = [*(self.groups.keys() - self.kept), *self._alone()]
+        # Where nobody has had a removed partition yet, there is no checkpoint that would tell of it.
+        others += [self.GROUP] if self.plan.log.keepers else []
         return not others or self.judge.have_done(sorted(others), self._log(QUEUE))
 
     def _alone(self) -> list[str]:
