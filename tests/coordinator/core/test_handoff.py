@@ -4,6 +4,8 @@ cannot be rewritten: then the partition waits, and nobody else does (REB-15).
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.core.events import FenceStuck
@@ -20,6 +22,13 @@ START = {
     PAUSED: Partition(partition=0, phase=PAUSED, epoch=4, owner=A, to=B, deadline_s=9.0),
     FENCING: Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=5),
 }
+
+
+def fencing(to: Owner | None = None, *, to_epoch: int, **more: Any) -> Partition:
+    """Taken from `A`, which has it at epoch 4."""
+    return Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=to, to_epoch=to_epoch, **more)
+
+
 EXPECTED: dict[tuple[Phase, Step], tuple[Partition | None, str]] = {
     (FREE, Step.GIVE): (
         Partition(partition=0, phase=FENCING, epoch=4, to=C, to_epoch=5),
@@ -34,65 +43,26 @@ EXPECTED: dict[tuple[Phase, Step], tuple[Partition | None, str]] = {
         Partition(partition=0, phase=PAUSED, epoch=4, owner=A, to=C, deadline_s=6.0),
         "pause 0 a1 for c1",
     ),
-    (OWNED, Step.GIVE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=5),
-        "fence 0 a1@4 for c1@5",
-    ),
-    (OWNED, Step.RESTORE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=A2, to_epoch=4),
-        "fence 0 a1@4 for a2@4",
-    ),
-    (OWNED, Step.RELEASE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5),
-        "fence 0 a1@4 for nobody@5",
-    ),
-    (OWNED, Step.REMOVE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5, removed=True),
-        "fence 0 a1@4 for nobody@5",
-    ),
-    (OWNED, Step.AHEAD): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=A, to_epoch=8, reports_lost=True),
-        "fence 0 a1@4 for a1@8 (reports lost)",
-    ),
+    (OWNED, Step.GIVE): (fencing(C, to_epoch=5), "fence 0 a1@4 for c1@5"),
+    (OWNED, Step.RESTORE): (fencing(A2, to_epoch=4), "fence 0 a1@4 for a2@4"),
+    (OWNED, Step.RELEASE): (fencing(to_epoch=5), "fence 0 a1@4 for nobody@5"),
+    (OWNED, Step.REMOVE): (fencing(to_epoch=5, removed=True), "fence 0 a1@4 for nobody@5"),
+    (OWNED, Step.AHEAD): (fencing(A, to_epoch=8, reports_lost=True), "fence 0 a1@4 for a1@8 (reports lost)"),
     (PAUSED, Step.DRAINED): (START[FENCING], "fence 0 a1@4 for b1@5"),
     (PAUSED, Step.DEADLINE): (START[FENCING], "fence 0 a1@4 for b1@5"),
     (PAUSED, Step.OWNER_LOST): (START[FENCING], "fence 0 a1@4 for b1@5"),
     (PAUSED, Step.KEEP): (START[OWNED], "resume 0 a1"),
-    (PAUSED, Step.REMOVE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5, removed=True),
-        "fence 0 a1@4 for nobody@5",
-    ),
-    (PAUSED, Step.AHEAD): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=8, reports_lost=True),
-        "fence 0 a1@4 for b1@8 (reports lost)",
-    ),
+    (PAUSED, Step.REMOVE): (fencing(to_epoch=5, removed=True), "fence 0 a1@4 for nobody@5"),
+    (PAUSED, Step.AHEAD): (fencing(B, to_epoch=8, reports_lost=True), "fence 0 a1@4 for b1@8 (reports lost)"),
     (FENCING, Step.FENCED): (Partition(partition=0, phase=OWNED, epoch=5, owner=B), "assign 0 to b1@5"),
     (FENCING, Step.FREED): (Partition(partition=0, phase=FREE, epoch=5), "assign 0 to nobody@5"),
     (FENCING, Step.DROPPED): (None, "assign 0 to nobody@5"),
-    (FENCING, Step.STUCK): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=5, stuck="it is damaged"),
-        "",
-    ),
-    (FENCING, Step.GIVE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=6),
-        "fence 0 a1@4 for c1@6",
-    ),
-    (FENCING, Step.RESTORE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=6),
-        "fence 0 a1@4 for c1@6",
-    ),
-    (FENCING, Step.RELEASE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=6),
-        "fence 0 a1@4 for nobody@6",
-    ),
-    (FENCING, Step.REMOVE): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=6, removed=True),
-        "fence 0 a1@4 for nobody@6",
-    ),
-    (FENCING, Step.AHEAD): (
-        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=8, reports_lost=True),
-        "fence 0 a1@4 for b1@8 (reports lost)",
-    ),
+    (FENCING, Step.STUCK): (fencing(B, to_epoch=5, stuck="it is damaged"), ""),
+    (FENCING, Step.GIVE): (fencing(C, to_epoch=6), "fence 0 a1@4 for c1@6"),
+    (FENCING, Step.RESTORE): (fencing(C, to_epoch=6), "fence 0 a1@4 for c1@6"),
+    (FENCING, Step.RELEASE): (fencing(to_epoch=6), "fence 0 a1@4 for nobody@6"),
+    (FENCING, Step.REMOVE): (fencing(to_epoch=6, removed=True), "fence 0 a1@4 for nobody@6"),
+    (FENCING, Step.AHEAD): (fencing(B, to_epoch=8, reports_lost=True), "fence 0 a1@4 for b1@8 (reports lost)"),
 }
 NOBODY = Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5)
 

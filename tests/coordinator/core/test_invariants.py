@@ -50,64 +50,42 @@ def one(**fields: object) -> Partition:
     return replace(Partition(partition=1), **fields)  # type: ignore[arg-type] # any field
 
 
+FIELDS = "a partition's fields fit its phase"
+ORDER = "partitions are in order, and retired ones are others"
+KNOWN = "flows are known as long as they are named or bound"
+SHOWN = "the status is what the state shows"
+TIMERS = "timers belong to a status"
+AGES = "bound flows have an order"
+ACTIVE = "active is who is bound and holds something"
+THERE = "who is waited for is there"
 BROKEN: list[tuple[str, GroupState]] = [
-    ("a partition's fields fit its phase", with_partition(good(), one(phase=Phase.OWNED, epoch=0, owner=A))),
-    ("a partition's fields fit its phase", with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, to=B))),
-    (
-        "a partition's fields fit its phase",
-        with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, removed=True)),
-    ),
-    ("a partition's fields fit its phase", with_partition(paused(), replace(paused().partitions[1], deadline_s=None))),
-    (
-        "a partition's fields fit its phase",
-        with_partition(paused(), replace(paused().partitions[1], to=Owner("a", "a9"))),
-    ),
-    (
-        "a partition's fields fit its phase",
-        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=3)),
-    ),
-    (
-        "a partition's fields fit its phase",
-        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=A, to_epoch=3)),
-    ),
-    (
-        "a partition's fields fit its phase",
-        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, deadline_s=1.0)),
-    ),
-    (
-        "a partition's fields fit its phase",
-        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, removed=True)),
-    ),
-    (
-        "a partition's fields fit its phase",
-        replace(good(), partitions={**good().partitions, 9: Partition(partition=8)}),
-    ),
-    (
-        "a partition's fields fit its phase",
-        with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, stuck="it is damaged")),
-    ),
-    (
-        "partitions are in order, and retired ones are others",
-        replace(good(), partitions=dict(sorted(good().partitions.items(), reverse=True))),
-    ),
-    ("partitions are in order, and retired ones are others", replace(good(), retired={1: 1})),
-    ("flows are known as long as they are named or bound", replace(good(), flows={"a": good().flows["a"]})),
-    (
-        "flows are known as long as they are named or bound",
-        with_flow(good(), Flow(name="z", instance="z1", bound=False, since=1)),
-    ),
-    ("bound flows have an order", with_flow(good(), replace(good().flows["b"], since=1))),
-    ("bound flows have an order", with_flow(good(), replace(good().flows["b"], since=99))),
-    ("active is who is bound and holds something", with_flow(good(), replace(good().flows["b"], active=False))),
-    ("who is waited for is there", with_flow(paused(), replace(paused().flows["c"], bound=False))),
-    ("who is waited for is there", replace(paused(), status=RebalanceStatus.READY)),
-    ("timers belong to a status", replace(good(), holddown_until_s=1.0)),
-    ("timers belong to a status", replace(good(), status=RebalanceStatus.HOLDDOWN)),
-    ("timers belong to a status", replace(good(), trigger=True)),
-    ("timers belong to a status", replace(good(), altered=True)),
-    ("the status is what the state shows", with_flow(good(), replace(good().flows["b"], bound=False))),
-    ("the status is what the state shows", replace(good(), status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
-    ("the status is what the state shows", replace(good(), status=RebalanceStatus.REBALANCING)),
+    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=0, owner=A))),
+    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, to=B))),
+    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, removed=True))),
+    (FIELDS, with_partition(paused(), replace(paused().partitions[1], deadline_s=None))),
+    (FIELDS, with_partition(paused(), replace(paused().partitions[1], to=Owner("a", "a9")))),
+    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=3))),
+    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=A, to_epoch=3))),
+    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, deadline_s=1.0))),
+    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, removed=True))),
+    (FIELDS, replace(good(), partitions={**good().partitions, 9: Partition(partition=8)})),
+    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, stuck="it is damaged"))),
+    (ORDER, replace(good(), partitions=dict(sorted(good().partitions.items(), reverse=True)))),
+    (ORDER, replace(good(), retired={1: 1})),
+    (KNOWN, replace(good(), flows={"a": good().flows["a"]})),
+    (KNOWN, with_flow(good(), Flow(name="z", instance="z1", bound=False, since=1))),
+    (AGES, with_flow(good(), replace(good().flows["b"], since=1))),
+    (AGES, with_flow(good(), replace(good().flows["b"], since=99))),
+    (ACTIVE, with_flow(good(), replace(good().flows["b"], active=False))),
+    (THERE, with_flow(paused(), replace(paused().flows["c"], bound=False))),
+    (THERE, replace(paused(), status=RebalanceStatus.READY)),
+    (TIMERS, replace(good(), holddown_until_s=1.0)),
+    (TIMERS, replace(good(), status=RebalanceStatus.HOLDDOWN)),
+    (TIMERS, replace(good(), trigger=True)),
+    (TIMERS, replace(good(), altered=True)),
+    (SHOWN, with_flow(good(), replace(good().flows["b"], bound=False))),
+    (SHOWN, replace(good(), status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
+    (SHOWN, replace(good(), status=RebalanceStatus.REBALANCING)),
 ]
 
 
