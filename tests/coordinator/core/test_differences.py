@@ -184,6 +184,9 @@ def test_lost_reports_are_remembered_until_the_epoch_ends() -> None:
     assert group.event(ReportsLost(incarnation="2")) == []
     assert group.state.incarnation == "2"
     assert all(p.reports_lost for p in group.state.partitions.values())
+    free = Group(1)
+    free.event(ReportsLost(incarnation="2"))
+    assert not free.partition(0).reports_lost, "nobody could have reported anything"
     group.bind("b")
     group.sleep(DELAY_S)
     assert group.sleep(100)[0] == "fence 1 a1@1 for b1@2 (reports lost)"
