@@ -114,11 +114,13 @@ PAUSED = Partition(partition=0, phase=Phase.PAUSED, epoch=4, owner=A, to=B, dead
     ("partition", "mark", "expected"),
     [
         (FREE, CheckpointMark(epoch=4, owner=None), None),
+        (FREE, CheckpointMark(epoch=4, owner=None, rewound=True), None),
         (FREE, None, None),
         (FREE, CheckpointMark(epoch=3, owner=None), None),
         (FREE, CheckpointMark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
         (FREE, CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
         (OWNED, CheckpointMark(epoch=4, owner=A), None),
+        (OWNED, CheckpointMark(epoch=4, owner=A, rewound=True), None),
         (OWNED, CheckpointMark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
         (OWNED, CheckpointMark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
         (OWNED, CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
@@ -128,6 +130,7 @@ PAUSED = Partition(partition=0, phase=Phase.PAUSED, epoch=4, owner=A, to=B, dead
         (fencing(B, 6), CheckpointMark(epoch=4, owner=A), None),
         (fencing(B, 6), CheckpointMark(epoch=5, owner=C), None),  # a fence that was given up has landed
         (fencing(B, 6), CheckpointMark(epoch=6, owner=B), PartitionFenced(partition=0, epoch=6, owner=B)),
+        (fencing(B, 6), CheckpointMark(epoch=6, owner=B, rewound=True), PartitionFenced(partition=0, epoch=6, owner=B)),
         (fencing(B, 6), CheckpointMark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
         (fencing(B, 6), CheckpointMark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
         (
