@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -127,30 +126,6 @@ def test_a_table_is_one_publish_in_its_turn(make: Make) -> None:
     assert [each.headers for each in queue.browse()][-1] == (partq.Header("trace", b"7"),)
 
 
-def test_topics_go_to_those_that_attract_them(make: Make) -> None:
-    queue, other = make("orders", 1), make("other", 1)
-    other.subscribe("bills/>")
-    with queue.publisher() as publisher:
-        with_topic = publisher.send("bill", topic="bills/eu")
-        without = publisher.send("order")
-        nowhere = publisher.send("nobody", topic="letters")
-        with pytest.raises(partq.Invalid, match="wildcards"):
-            publisher.send("x", topic="a/*")
-    assert (with_topic.result(0), nowhere.result(0)) == ((None, None), (None, None))
-    assert without.result(0) == (0, 0)
-    assert ([value for _, value in published(queue)], [value for _, value in published(other)]) == (["order"], ["bill"])
-
-
-def test_futures_work_with_asyncio(make: Make) -> None:
-    queue = make()
-
-    async def run() -> list[Any]:
-        with queue.publisher() as publisher:
-            return await asyncio.gather(*(asyncio.wrap_future(publisher.send(str(n), key="a")) for n in range(5)))
-
-    assert [place.offset for place in asyncio.run(run())] == [0, 1, 2, 3, 4]
-
-
 def test_what_is_cancelled_before_its_turn_is_not_published(make: Make) -> None:
     queue = make(partitions=1)
     with queue.publisher(linger_s=60) as publisher:
@@ -273,21 +248,6 @@ def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[
         (("a", None), ("b", b"x")),
         (("twice", b"1"), ("twice", b"2")),
     ]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"linger_s": -1},
-        {"max_batch_bytes": 0},
-        {"max_pending_bytes": 1},
-        {"publish_id": ""},
-        {"publish_id": "x", "max_pending_bytes": 2**31},
-    ],
-)
-def test_values_out_of_range_are_refused(make: Make, given: dict[str, Any]) -> None:
-    with pytest.raises(partq.Invalid):
-        make().publisher(**given)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

@@ -179,18 +179,3 @@ def test_a_group_begins_where_it_is_told(make: Make) -> None:
         assert found[group] == expected
     with pytest.raises(partq.Invalid, match="no time zone"):
         queue.create_group("f", starting=datetime(2026, 1, 1))  # noqa: DTZ001 - that is refused
-
-
-def test_a_table_with_what_is_no_message_is_refused(make: Make) -> None:
-    queue = make()
-    for table, said in (
-        (pa.table({"key": ["a"]}), "column 'value' is missing"),
-        (pa.table({"value": ["a"], "price": [1]}), "'price'"),
-        (pa.table({"value": [1]}), "must be text or bytes"),
-        ("text", "is no table"),
-    ):
-        with pytest.raises(partq.Invalid, match=said), queue.publication() as publication:
-            publication.add(table)
-    with queue.publication() as publication:
-        publication.add(pa.table({"value": ["left alone"]}))
-    assert list(queue.browse()) == []

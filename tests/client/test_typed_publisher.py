@@ -130,20 +130,3 @@ def test_rows_go_by_their_topics_to_queues_with_the_same_columns(make: Make) -> 
         publication.add(pa.table({"id": [6, 7]}))
         assert publication.commit().queues[0].messages == 2
     assert [each.value["id"] for each in eu.browse()] == [1, 6, 7]
-
-
-def test_a_publish_id_holds_for_rows_too(make: Make) -> None:
-    queue = make(schema=DDL, key="id")
-    for _ in range(2):
-        with queue.publisher(publish_id="monday") as publisher:
-            for row in ROWS:
-                publisher.send(row)
-    with queue.publication(publish_id="tuesday") as publication:
-        publication.add(pa.table({"id": [1]}))
-        publication.add(
-            pa.table({"ID": pa.array([2], pa.int16()), "tags": pa.array([["x"]], pa.large_list(pa.string_view()))})
-        )
-        report = publication.commit()
-    assert (report.messages, report.without_key) == (2, 0)
-    assert queue.publication(publish_id="tuesday").is_done
-    assert queue.describe().messages == len(ROWS) + 2
