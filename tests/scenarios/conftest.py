@@ -29,3 +29,11 @@ def stage(staged: Callable[..., Stage]) -> Stage:
     made = staged()
     made.coordinated()
     return made
+
+
+@pytest.fixture
+def single(staged: Callable[..., Stage]) -> Stage:
+    """One partition, and a sidecar that waits for long before it gives it to somebody else."""
+    stage = staged(partitions=1, delay_s=30.0)
+    stage.coordinated()
+    return stage

@@ -66,7 +66,7 @@ def test_what_came_after_the_change_waits_for_the_older_messages_of_its_keys_and
     assert {row.marked for query in (left, right) for row in query.rows} == {False}
 
 
-@pytest.mark.conformance("RES-03")
+@pytest.mark.conformance("RES-03", "CHK-03")
 def test_what_another_flow_has_not_acknowledged_is_waited_for_and_nobody_spins(stage: Stage) -> None:
     left, right = two(stage)
     stage.publish(5, 5)

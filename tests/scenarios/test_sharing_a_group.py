@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Query, Stage, again, begun, delivered, new
+from tests.scenarios.stage import GROUP, Stage, begun, delivered
 
 Staged = Callable[..., Stage]
 
@@ -116,6 +116,36 @@ def test_a_restart_after_a_kill_is_told_from_a_twin_within_one_session_timeout(s
 
 
 @pytest.mark.conformance("FLO-08")
+def test_a_restart_waits_no_longer_than_the_coordinator(staged: Staged) -> None:
+    """Which has watched for nine seconds already when the process is there again."""
+    stage = staged(delay_s=20.0)
+    stage.coordinated()
+    (query,) = begun(stage.query("left"))
+    query.drain()
+    stage.publish(1, 1)
+    query.kill()
+    stage.sleep(9.0)
+    began_s = stage.now_s
+    query.start()
+    stage.until(lambda: query.trigger() or query.rows)
+    assert stage.now_s - began_s < 5.0
+    assert query.epochs == {0: 1, 1: 1}
+
+
+@pytest.mark.conformance("FLO-08")
+def test_a_twin_is_refused_where_no_coordinator_says_anything(alone: Stage) -> None:
+    (first,) = begun(alone.query("left"))
+    first.run()
+    alone.sleep(7.0)
+    (twin,) = begun(alone.query("left"))
+    with pytest.raises(partq.Invalid, match="in use by another live process"):
+        twin.trigger()
+    alone.coordinated()
+    alone.publish(1, 1)
+    alone.until(lambda: delivered(first) == alone.everything)
+
+
+@pytest.mark.conformance("FLO-08")
 def test_the_last_beat_of_a_killed_process_that_was_long_on_its_way_is_no_twin(stage: Stage) -> None:
     """And its whole session timeout is waited for since then: perhaps it was no last one."""
     (query,) = begun(stage.query("left"))
@@ -213,131 +243,6 @@ def test_a_bind_that_fails_leaves_nobody_bound(stage: Stage) -> None:
 def test_what_cannot_be_a_flow_is_refused_by_name(stage: Stage, options: dict[str, str], says: str) -> None:
     with pytest.raises(partq.Invalid, match=says):
         stage.query(**options).start().plan()
-
-
-# --- handoffs ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("HAN-01", "HAN-02", "HAN-05")
-def test_a_second_query_takes_its_share_between_micro_batches_and_nothing_is_lost_or_twice(stage: Stage) -> None:
-    stage.publish(10, 10)
-    first, second = (stage.query(name, maxMessagesPerTrigger="4") for name in ("left", "right"))
-    begun(first)
-    first.run()
-    stage.sleep(1.0)
-    begun(second)
-    second.run()
-    for _ in range(20):
-        stage.publish(1, 1)
-        stage.sleep(0.1)
-    stage.until(lambda: delivered(first, second) == stage.everything)
-    stage.until(lambda: len(first.partitions) == len(second.partitions) == 1)
-    (moved,) = second.partitions
-    assert first.offsets(moved) + second.offsets(moved) == list(range(stage.ends[moved]))
-    assert {row.marked for row in first.rows + second.rows} == {False}
-    assert sorted(stage.owner(p)[1] for p in (0, 1)) == [1, 2], "one handoff"
-
-
-def joins_meanwhile(stage: Stage, second: Query, for_s: float = 1.0) -> Callable[[], None]:
-    """While a batch runs, another query comes."""
-
-    def meanwhile() -> None:
-        if not second.batches:
-            begun(second)
-            second.run()
-            stage.sleep(for_s)
-
-    return meanwhile
-
-
-@pytest.mark.conformance("HAN-04")
-def test_the_other_partition_is_delivered_during_the_handoff(staged: Staged) -> None:
-    stage = staged(handoff_s=20.0)
-    stage.coordinated()
-    (first,) = begun(stage.query())
-    first.drain()
-    second = stage.query()
-    stage.publish(3, 3)
-    first.plan()
-    first.during = joins_meanwhile(stage, second, 3.0)
-    first.deliver()
-    stage.publish(3, 3)
-    first.announce()  # sees the pause; of what it may still deliver it has not heard that it is complete
-    first.commit()
-    first.trigger()
-    assert len({row.partition for row in first.batches[-1]}) == 1
-    stage.until(lambda: first.trigger() or delivered(first, second) == stage.everything)
-    assert {row.marked for row in second.rows} == {False}
-
-
-@pytest.mark.conformance("HAN-06")
-def test_idle_queries_hand_over_at_once(stage: Stage) -> None:
-    first, second = stage.query(), stage.query()
-    begun(first)
-    first.run()
-    stage.sleep(2.0)
-    begun(second)
-    begun_s = stage.now_s
-    second.run()
-    stage.until(lambda: len(second.partitions) == 1)
-    assert stage.now_s - begun_s < 2.0
-    assert len(first.log) == len(second.log) == 1, "ownership alone makes no batch"
-
-
-@pytest.mark.conformance("HAN-02")
-def test_with_a_listener_a_handoff_does_not_wait_for_the_next_trigger(staged: Staged) -> None:
-    stage = staged(handoff_s=60.0)
-    stage.coordinated()
-    (first,) = begun(stage.query("left"))
-    stage.publish(5, 5)
-    first.trigger()
-    (second,) = begun(stage.query("right"))
-    second.run()
-    stage.sleep(3.0)
-    assert second.partitions == ()
-    stage.complete(first)
-    stage.until(lambda: len(second.partitions) == 1, 2.0)
-
-
-@pytest.mark.conformance("HAN-03")
-def test_a_batch_that_takes_too_long_comes_again_marked_before_what_is_newer(stage: Stage) -> None:
-    (first,) = begun(stage.query())
-    first.drain()
-    stage.publish(4, 4)
-    second = stage.query()
-
-    def for_long() -> None:
-        joins_meanwhile(stage, second)()
-        stage.publish(2, 2)
-        stage.until(lambda: len(second.rows) == 6)
-
-    first.during = for_long
-    first.trigger()
-    moved = second.rows[0].partition
-    assert second.rows == [*again(0, 4, moved), *new(4, 6, moved)]
-    first.during = lambda: None
-    first.trigger()
-    assert set(first.partitions) == {1 - moved}
-    assert stage.offset(moved) in (0, 6), "the former owner's acknowledgement counts for nothing"
-
-
-@pytest.mark.conformance("HAN-07", "LOS-06")
-def test_the_old_flow_cannot_acknowledge_after_the_move_and_learns_of_it(stage: Stage) -> None:
-    (first,) = begun(stage.query(checkpointInterval="0s"))
-    stage.publish(4, 4)
-    first.plan()
-    first.freeze()  # longer than the session timeout, before it has acknowledged anything
-    (second,) = begun(stage.query())
-    second.run()
-    stage.until(lambda: delivered(second) == stage.everything)
-    stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [4, 4])
-    first.thaw()
-    first.commit()  # its batch is complete, much later
-    stage.publish(1, 1)
-    first.run()
-    stage.until(lambda: bool(first.partitions))
-    assert all((stage.offset(p) or 0) >= 4 for p in (0, 1))
-    stage.until(lambda: delivered(first, second) == stage.everything)
 
 
 # --- how a group is shared --------------------------------------------------------------------------------------------

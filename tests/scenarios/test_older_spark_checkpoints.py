@@ -1,0 +1,207 @@
+"""Queries whose Spark checkpoint is older than what they have done, or that keep no checkpoints: nothing is left out,
+and what comes again is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.scenarios.stage import GROUP, Row, Stage, again, begun, delivered, new
+
+Staged = Callable[..., Stage]
+OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+
+
+def unowned(stage: Stage) -> Callable[[], bool]:
+    return lambda: stage.owner(0)[0] is None and stage.owner(1)[0] is None
+
+
+# --- checkpoints=none -------------------------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ownership: str, restarts: int) -> None:
+    """Its partitions have moved on when it is repeated; and perhaps the repetition is killed as soon as it is done."""
+    query = stage.query("left", checkpoints="none", ownership=ownership)
+    begun(query)
+    stage.publish(3, 3)
+    query.drain()
+    stage.publish(4, 4)
+    query.plan()
+    query.deliver()
+    query.kill()
+    if ownership == "none":
+        begun(stage.query("right", checkpoints="none", ownership=ownership))[0].plan()
+    else:
+        stage.until(unowned(stage))
+    seen = len(query.rows)
+    query.start()
+    assert query.deliver() == []
+    query.commit()
+    for _ in range(restarts - 1):
+        query.kill().start()
+    stage.publish(1, 1)
+    stage.until(lambda: query.trigger() or len(query.rows) == seen + 10)
+    assert sorted(row[:2] for row in query.rows[seen:]) == [(p, offset) for p in (0, 1) for offset in range(3, 8)]
+    assert {row.marked for row in query.rows[seen:] if row.offset < 7} == {True}
+
+
+def test_without_checkpoints_a_repetition_that_is_repeated_skips_nothing(alone: Stage) -> None:
+    """What the batch before had left out is known from where the repeated one began, and no more from the object."""
+    query = alone.query("left", checkpoints="none", ownership="none")
+    begun(query)
+    alone.publish(4, 4)
+    for number in range(2):
+        query.plan()
+        assert len(query.deliver()) == 8
+        query.kill()
+        begun(alone.query(f"right-{number}", checkpoints="none", ownership="none"))[0].plan()
+        for _ in range(2):
+            query.kill().start()
+            assert query.deliver() == []
+        query.commit()
+    query.drain()
+    assert query.rows[16:] == [*again(0, 4), *again(0, 4, 1)]
+
+
+# --- older copies of Spark's checkpoint -------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.conformance("HAN-03")
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
+    single: Stage, ownership: str, checkpoints: str, is_killed: bool
+) -> None:
+    """Also what Spark forgot by itself (`asyncProgressTrackingEnabled`)."""
+    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
+    (query,) = begun(single.query("left", ownership=ownership, checkpoints=checkpoints, **kept))
+    for _ in range(3):
+        single.publish(5)
+        query.trigger()
+    (query.kill if is_killed else query.stop)()
+    query.forget(2)  # the copy that comes back knows of the first five
+    single.publish(5)
+    query.start().drain()
+    assert query.rows[15:25] == again(5, 15)
+    assert [row.offset for row in query.rows[25:]] == [15, 16, 17, 18, 19]
+
+
+@OWNERSHIPS
+def test_a_batch_of_an_older_spark_checkpoint_is_repeated(single: Stage, ownership: str) -> None:
+    """Its end lies before what the flow has acknowledged since."""
+    (query,) = begun(single.query("left", ownership=ownership, checkpointInterval="0s"))
+    for _ in range(3):
+        single.publish(5)
+        query.trigger()
+    query.drain().kill()
+    query.forget(2, commits=1).start().drain()
+    assert [row.offset for row in query.rows[15:]] == list(range(15))
+    assert query.rows[20:] == again(5, 15)
+
+
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_alone_what_no_batch_was_made_of_is_not_marked_after_a_clean_end(single: Stage, checkpoints: str) -> None:
+    """Spark had its end, and was stopped before it wrote it down."""
+    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
+    (query,) = begun(single.query("left", ownership="none", checkpoints=checkpoints, **kept))
+    for _ in range(2):
+        single.publish(5)
+        query.trigger()
+    single.publish(5)
+    query.plan()
+    query.stop()
+    query.forget(2).start().drain()  # the last batch that was read is forgotten too
+    assert query.rows[10:] == [*again(5, 10), *new(10, 15)]
+
+
+def test_alone_a_clean_end_leaves_exact_marks(single: Stage) -> None:
+    """And one that was killed leaves no word of how far it came: what is there when it comes back may be repeated."""
+    (query,) = begun(single.query("left", ownership="none"))
+    single.publish(5)
+    query.drain().stop()
+    single.publish(5)
+    query.start().drain()
+    assert {row.marked for row in query.rows} == {False}
+    query.kill()
+    single.publish(5)
+    query.start().drain()
+    single.publish(5)
+    query.drain()
+    assert [row.offset for row in query.rows if row.marked] == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_nobody_can_tell_whether_a_batch_in_an_older_spark_checkpoint_was_ever_delivered(
+    staged: Staged, is_late: bool
+) -> None:
+    """A run announced it and stood still, wrote it down when an older Spark checkpoint was in place, and had lost its
+    partitions; or it delivered it. Both leave the same behind, and a repetition has the marks of its end (decision
+    0035).
+    """
+    stage = staged(partitions=1)
+    (first,) = begun(stage.query("left", ownership="none"))
+    stage.publish(1)
+    first.drain()
+    stage.publish(1)
+    older, end = list(first.log), first.announce()
+    if not is_late:
+        first.log.append(end)
+        first.trigger()
+    first.kill()
+    stage.publish(2)
+    second = stage.query("left", ownership="none").goes_on_from(first).start().drain()
+    assert {row.marked for row in second.rows} == {True}
+    second.stop()
+    found = {key: stage.metadata(0)[key] for key in ("epoch", "offset", "redelivered_below")}
+    assert found == {"epoch": "1", "offset": "4", "redelivered_below": "4"}
+    third = stage.query("left", ownership="none")
+    third.log, third.committed = [*older, end], len(older)
+    assert third.start().deliver() == [Row(0, 1, False)]
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_finished(
+    alone: Stage, trims: bool
+) -> None:
+    """It was stopped before it could let the partition go, and the batch that it repeats has messages of it."""
+    (query,) = begun(alone.query("left", ownership="none"))
+    alone.publish(3, 3)
+    query.drain()
+    alone.publish(2, 2)
+    query.drain().stop()
+    alone.alter(1)
+    if trims:
+        alone.do(lambda queue: queue.trim({0: 0, 1: 5}))
+    query.forget(len(query.log), commits=query.committed - 1)
+    assert query.start().deliver() == new(3, 5)
+    query.commit()
+    alone.publish(1)
+    query.drain()
+    assert query.rows[-1] == Row(0, 5, False)
+    assert alone.owner(1) == (None, 2)
+
+
+@pytest.mark.conformance("OWN-03")
+def test_an_instance_of_the_same_epoch_in_between_is_another_owner(stage: Stage) -> None:
+    """A checkpoint that was put back from elsewhere is not trusted: one's own name and epoch must be in it."""
+    (query,) = begun(stage.query("left"))
+    stage.publish(4, 4)
+    query.plan()
+    query.kill()
+    (other,) = begun(stage.query("right"))
+    other.run()
+    stage.until(lambda: delivered(other) == stage.everything)
+    foreign = stage.copy(f"default/orders/{GROUP}/checkpoint/0")
+    other.stop()
+    query.start().deliver()
+    foreign()
+    query.commit()
+    stage.publish(1, 1)
+    query.run()
+    stage.until(lambda: delivered(query, other)[0, 4] == 1)
+    assert stage.owner(0)[1] > 2

@@ -1,0 +1,296 @@
+"""What a query does while it has nothing to do, while a batch takes long, and while a store does not answer."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+import partq
+from tests.scenarios.stage import FOLDER, Query, Stage, begun, delivered
+
+Staged = Callable[..., Stage]
+
+
+def test_ownership_alone_never_changes_the_offset(stage: Stage) -> None:
+    (first,) = begun(stage.query("first"))
+    first.run()
+    stage.sleep(2.0)
+    begun(stage.query("second"))[0].run()
+    stage.until(lambda: len(first.partitions) == 1)
+    stage.sleep(1.0)
+    assert len(first.log) == 1
+
+
+def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage) -> None:
+    """A whole look at the group is good for a second; and what wakes its process up are these looks."""
+    (query,) = begun(alone.query("idle", ownership="none"))
+    query.run()
+    alone.sleep(10.0)
+    alone.line.calls.clear()
+    steps = alone.world.scheduler.steps
+    alone.sleep(10.0)
+    assert 8 <= alone.line.asked("list", "checkpoint/", by="idle") <= 11
+    looks = alone.line.asked("load", "_head.json", by="idle")
+    assert 80 <= looks <= 180
+    assert alone.world.scheduler.steps - steps <= 10.0 / 0.05 + 2 * looks
+
+
+def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
+    alone: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When nothing tells the wait from one that was slept out."""
+    (query,) = begun(alone.query("left", ownership="none"))
+    query.drain()
+    consumer = query._reader.process._consumer
+    wait, observe, looks, wakes = consumer._wait_for, consumer.member.observe, list[int](), [True]
+
+    def wait_and_hear(wait_s: float) -> None:
+        wait(wait_s)
+        if wakes:
+            wakes.pop()
+            consumer.wake()
+
+    def look() -> object:
+        looks.append(1)
+        return observe()
+
+    monkeypatch.setattr(consumer.member, "observe", look)
+    query.trigger()
+    looks.clear()
+    query.trigger()
+    assert not looks, "a whole look is good for a while"
+    monkeypatch.setattr(consumer, "_wait_for", wait_and_hear)
+    query.trigger()
+    assert looks
+
+
+def test_an_instance_that_ended_is_replaced_at_once(stage: Stage) -> None:
+    (query,) = begun(stage.query())
+    query.drain()
+    query.freeze()
+    stage.sleep(30.0)
+    query.thaw()
+    stage.publish(1, 1)
+    stage.until(lambda: query.trigger() or query.rows, 5.0)
+    assert delivered(query) == stage.everything
+
+
+@pytest.fixture
+def paid(staged: Staged) -> Stage:
+    """A store whose requests are paid for."""
+    stage = staged(paid=True)
+    stage.coordinated()
+    return stage
+
+
+def settled_alone(stage: Stage) -> Query:
+    """A query that has its group to itself, and has handled and acknowledged what there was; nothing for long."""
+    (query,) = begun(stage.query("alone", ownership="none", checkpointInterval="10s"))
+    query.run()
+    stage.publish(4, 3)
+    stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [4, 3])
+    stage.sleep(60.0)
+    stage.line.calls.clear()
+    return query
+
+
+def test_a_query_alone_lists_its_checkpoints_seldom_where_that_is_paid_for(paid: Stage) -> None:
+    query = settled_alone(paid)
+    paid.sleep(300.0)
+    assert query.failure is None
+    assert 3 <= paid.line.asked("list", "checkpoint/", by="alone") <= 10
+
+
+@pytest.mark.parametrize("change", ["rewound", "resized"])
+def test_what_people_change_is_noticed_as_soon_as_ever_where_looks_are_paid_for(paid: Stage, change: str) -> None:
+    query = settled_alone(paid)
+    began_s = paid.now_s
+    if change == "rewound":
+        paid.rewind(to=1, partitions=[0])
+        paid.until(lambda: query.offsets(0) == [0, 1, 2, 3, 1, 2, 3])
+    else:
+        paid.alter(3)
+        paid.until(lambda: query.partitions == (0, 1, 2))
+    assert paid.now_s - began_s <= 12.0
+
+
+@pytest.mark.parametrize(("timeout", "beats"), [("60s", (3, 5)), ("10s", (22, 26))])
+def test_heartbeats_that_are_paid_for_come_four_times_in_a_session_timeout(
+    paid: Stage, timeout: str, beats: tuple[int, int]
+) -> None:
+    (query,) = begun(paid.query("left", sessionTimeout=timeout))
+    query.drain()
+    paid.sleep(5.0)
+    paid.line.calls.clear()
+    paid.sleep(60.0)
+    assert beats[0] <= paid.line.asked("swap", "/beats/", by="left") <= beats[1]
+
+
+# --- while a batch takes long -----------------------------------------------------------------------------------------
+
+
+def test_beside_a_long_batch_what_is_due_is_written(stage: Stage) -> None:
+    (query,) = begun(stage.query())
+    stage.publish(3, 3)
+    query.trigger()
+    stage.publish(3, 3)
+
+    def long() -> None:
+        assert [stage.offset(p) for p in (0, 1)] == [0, 0]
+        stage.sleep(2.5)
+
+    query.during = long
+    query.trigger()
+    assert [stage.offset(p) for p in (0, 1)] == [3, 3]
+
+
+def test_a_batch_that_is_told_to_be_complete_is_acknowledged_without_another_trigger(stage: Stage) -> None:
+    stage.publish(5, 4)
+    (query,) = begun(stage.query(checkpointInterval="0s"))
+    query.trigger()
+    end = query.log[-1]
+    query.log[-1] = {**end, "v": 2}
+    stage.complete(query)
+    assert [stage.offset(p) for p in (0, 1)] == [0, 0], "of another batch"
+    query.log[-1] = end
+    stage.complete(query)
+    assert [stage.offset(p) for p in (0, 1)] == [5, 4]
+
+
+@pytest.mark.parametrize("ownership", ["store", "none"])
+def test_batches_that_take_longer_than_a_handoff_may_are_told_to_those_who_share(
+    stage: Stage, caplog: pytest.LogCaptureFixture, ownership: str
+) -> None:
+    """Once a minute. Who has the group to himself lets nobody wait."""
+    (query,) = begun(stage.query(ownership=ownership))
+    query.during = lambda: stage.sleep(4.0)
+    with caplog.at_level(logging.WARNING, "partq.flow"):
+        for _ in range(10):
+            stage.publish(1, 1)
+            query.drain()
+    said = [each.getMessage() for each in caplog.records if "max-handoff-time (3 s)" in each.getMessage()]
+    assert len(said) == (ownership == "store")
+    for text in said:
+        for part in (f"flow {query.name!r} of", "queue alter orders --max-handoff-time", "maxMessagesPerTrigger"):
+            assert part in text
+
+
+def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(stage: Stage) -> None:
+    (query,) = begun(stage.query("left", maxPollInterval="30s"))
+    query.drain()
+    stage.publish(1, 1)
+    query.plan()
+    stage.sleep(20.0)
+    query.deliver()
+    stage.sleep(20.0)
+
+    def is_bound() -> bool:
+        return any(each.bound for each in stage.status().flows)
+
+    assert is_bound(), "it was asked for the batch"
+    stage.sleep(12.0)
+    stage.until(lambda: not is_bound() and stage.owner(0)[0] is None)
+    query.commit()
+    stage.publish(1, 1)
+    stage.until(lambda: query.trigger() or set(delivered(query)) == set(stage.everything))
+
+
+# --- while a store does not answer ------------------------------------------------------------------------------------
+
+
+def test_while_the_store_is_away_nothing_is_delivered_and_then_it_goes_on(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    (query,) = begun(stage.query())
+    query.run()
+    stage.publish(2, 2)
+    stage.until(lambda: delivered(query) == stage.everything)
+    stage.publish(2, 2)
+    with caplog.at_level(logging.WARNING, "partq.flow"):
+        stage.weather.down_us = stage.now_us + 20_000_000
+        stage.sleep(19.0)
+        rows = len(query.rows)
+        stage.until(lambda: set(delivered(query)) == set(stage.everything))
+    assert rows == 4
+    assert query.failure is None
+    assert "nothing is delivered until the store answers again" in caplog.text
+    assert "going on" in caplog.text
+
+
+def test_the_store_is_not_waited_for_without_end(stage: Stage) -> None:
+    (query,) = begun(stage.query(retryTimeout="20s"))
+    query.drain()
+    began_s = stage.now_s
+    stage.weather.down_us = stage.now_us + 600_000_000
+    with pytest.raises(partq.Unavailable):
+        query.trigger()
+    assert 20.0 <= stage.now_s - began_s < 32.0
+
+
+@pytest.mark.parametrize("is_answer", [True, False])
+@pytest.mark.parametrize("what", ["/flows/", "/beats/"])
+def test_what_was_announced_and_not_heard_of_is_taken_back(stage: Stage, what: str, is_answer: bool) -> None:
+    (query,) = begun(stage.query("left"))
+    stage.publish(3, 3)
+    query.drain()
+    stage.publish(6, 0)
+    lost = stage.lose("swap", what, by="left", answer=is_answer)
+    stage.until(lambda: query.trigger() or query.offsets(0) == [*range(9)])
+    assert lost() == 0
+    stage.until(lambda: query.trigger() or [stage.offset(p) for p in (0, 1)] == [9, 3])
+    assert query.epochs == {0: 1, 1: 1}
+
+
+@pytest.mark.conformance("HAN-02")
+def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Staged) -> None:
+    """Its instance is over, and the next one's record says what the process knows: that nothing of it was delivered."""
+    stage = staged(handoff_s=60.0)
+    stage.coordinated()
+    (first,) = begun(stage.query("first", checkpointInterval="0s"))
+    stage.publish(3, 3)
+    first.drain()
+    stage.publish(6, 6)
+    held = stage.hold("swap", "/flows/", by="first", after=True, lost=True)
+    going = first.asking(first._trigger)
+    stage.until(lambda: held.is_waiting)
+    (second,) = begun(stage.query("second"))
+    second.run()
+    stage.sleep(2.0)
+    held.release()
+    going.result()
+    first.run()
+    stage.until(lambda: delivered(first, second) == stage.everything, 20.0)
+    assert {row.marked for row in second.rows} == {False}
+
+
+@pytest.mark.conformance("OWN-03", "OWN-04")
+@pytest.mark.parametrize("is_older_copy", [False, True])
+def test_an_ownership_store_that_comes_back_without_what_was_last_costs_nothing(
+    stage: Stage, is_older_copy: bool
+) -> None:
+    """Empty, or as it was when the first flow had both partitions."""
+    first, second = stage.query("first", checkpointInterval="0s"), stage.query("second", checkpointInterval="0s")
+    begun(first)
+    first.run()
+    stage.until(lambda: first.partitions == (0, 1))
+    put_back = stage.copy(f"{FOLDER}ownership/")
+    begun(second)
+    second.run()
+    stage.until(lambda: len(second.partitions) == 1)
+    stage.publish(10, 10)
+    stage.until(lambda: delivered(first, second) == stage.everything)
+    stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [10, 10])
+    before = [stage.owner(p) for p in (0, 1)]
+    if is_older_copy:
+        put_back()
+    else:
+        stage.wipe(f"{FOLDER}ownership/")
+    stage.publish(5, 5)
+    stage.until(lambda: set(delivered(first, second)) == set(stage.everything))
+    rows = [row for query in (first, second) for row in query.rows if row.offset >= 10]
+    assert all(count == 1 for count in Counter(row[:2] for row in rows if not row.marked).values())
+    assert all(stage.owner(p)[1] >= before[p][1] for p in (0, 1))
+    assert all((stage.offset(p) or 0) >= 10 for p in (0, 1))
