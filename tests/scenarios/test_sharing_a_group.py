@@ -121,13 +121,13 @@ def test_a_restart_waits_no_longer_than_the_coordinator(staged: Staged) -> None:
     stage = staged(delay_s=20.0)
     stage.coordinated()
     (query,) = begun(stage.query("left"))
-    query.drain()
     stage.publish(1, 1)
-    query.kill()
+    query.drain().kill()
+    stage.publish(1, 1)
     stage.sleep(9.0)
     began_s = stage.now_s
     query.start()
-    stage.until(lambda: query.trigger() or query.rows)
+    stage.until(lambda: query.trigger() or len(query.rows) == 4)
     assert stage.now_s - began_s < 5.0
     assert query.epochs == {0: 1, 1: 1}
 
