@@ -1,0 +1,192 @@
+"""What the demo's claims rest on: what was counted is said, what moved is read from the coordinator's log as it was,
+and nobody else can lead its folder elsewhere. That all of it comes together is in `test_demo`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import partq
+from partq_spark.cli.demo_screen import Screen
+from partq_spark.cli.main import cli
+from partq_spark.demo.ledger import FlowGone, Joined, Ledger, Moved, MoveKind
+from partq_spark.demo.processes import alone
+
+# --- the coordinator's log --------------------------------------------------------------------------------------------
+
+
+def line(at_ms: int, event: str, partition: int | None = None, **facts: object) -> dict[str, Any]:
+    where = {} if partition is None else {"partition": partition}
+    time = f"2026-11-21T10:00:{at_ms // 1000:02}.{at_ms % 1000:03}Z"
+    return {"time": time, "event": event, "reason": "", **where, **facts}
+
+
+FORCED = {"reason": "max-handoff-time is over"}
+A_TO_B = {"flow": "a", "to": "b"}
+LINES: list[tuple[str, str, list[dict[str, Any]], list[Any], str]] = [
+    (
+        "a handoff, paused from the pause to the new owner",
+        "aab",
+        [
+            line(1000, "pause", 1, **A_TO_B),
+            line(1100, "partition_drained", 1),
+            line(1100, "fence", 1, **A_TO_B),
+            line(1149, "assign", 1, flow="b"),
+        ],
+        [[(1, "a", "b", MoveKind.HANDOFF, 149)]],
+        "abb",
+    ),
+    (
+        "handoffs side by side are told together",
+        "aab",
+        [
+            *(line(1000, "pause", p, **A_TO_B) for p in (0, 1)),
+            line(1200, "assign", 1, flow="b"),
+            line(1300, "assign", 0, flow="b"),
+        ],
+        [[(0, "a", "b", MoveKind.HANDOFF, 300), (1, "a", "b", MoveKind.HANDOFF, 200)]],
+        "bbb",
+    ),
+    (
+        "past its time it was forced",
+        "ab",
+        [line(0, "pause", 0, **A_TO_B), line(3000, "fence", 0, **A_TO_B, **FORCED), line(3050, "assign", 0, flow="b")],
+        [[(0, "a", "b", MoveKind.FORCED, 3050)]],
+        "bb",
+    ),
+    (
+        "what a lost flow had",
+        "ab",
+        [
+            line(1000, "flow_expired", flow="b"),
+            line(2000, "fence", 1, flow="b", to="a"),
+            line(2050, "assign", 1, flow="a"),
+        ],
+        [FlowGone(flow="b", left=False), [(1, "b", "a", MoveKind.LOST, None)]],
+        "aa",
+    ),
+    (
+        "back to its own, nothing has moved",
+        "ab",
+        [line(0, "flow_unbound", flow="b"), line(9, "flow_bound", flow="b"), line(11, "assign", 1, flow="b")],
+        [FlowGone(flow="b", left=True), Joined(flow="b")],
+        "ab",
+    ),
+    ("taken back", "ab", [line(0, "pause", 0, **A_TO_B), line(90, "resume", 0, flow="a")], [], "ab"),
+    (
+        "to nobody",
+        "a",
+        [line(0, "flow_expired", flow="a"), line(50, "assign", 0, flow="nobody")],
+        [FlowGone(flow="a", left=False), [(0, "a", None, MoveKind.LOST, None)]],
+        "-",
+    ),
+    ("other lines", "a", [line(0, "lease_taken", leader="me"), line(0, "status", status="Ready")], [], "a"),
+]
+
+
+@pytest.mark.parametrize(("owners", "lines", "told", "then"), [case[1:] for case in LINES], ids=[c[0] for c in LINES])
+def test_the_coordinators_log_tells_who_has_what_and_what_moved(
+    owners: str, lines: list[dict[str, Any]], told: list[Any], then: str
+) -> None:
+    ledger = Ledger()
+    begun = [line(0, "flow_bound", flow=flow) for flow in dict.fromkeys(owners)]
+    begun += [line(0, "assign", partition, flow=flow) for partition, flow in enumerate(owners)]
+    first = [change for each in begun for change in ledger.heed(each)]
+    assert sum(isinstance(change, Joined) for change in first) == len(set(owners))
+    found: list[Any] = []
+    for change in (change for each in lines for change in ledger.heed(each)):
+        if isinstance(change, Moved):
+            found.append([(m.partition, m.before, m.after, m.kind, m.paused_ms) for m in change.moves])
+        else:
+            found.append(change)
+    assert found == told
+    assert ledger.owners == {p: None if flow == "-" else flow for p, flow in enumerate(then)}
+    assert ledger.held == {p for p, flow in enumerate(then) if flow == "-"}
+
+
+# --- what a person reads ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, "✓ none came twice, and none is marked 'redelivered'"),
+        ({"redelivered": 12}, "✓ none came twice; the 12 that might have are marked 'redelivered'"),
+        ({"redelivered": 12, "again": 9}, "✓ 9 came again, each of them marked 'redelivered', like 3 more that might"),
+        ({"twice": 3}, "✗ 3 flights came twice without a mark"),
+        ({"missing": 3}, "✗ 3 flights are missing"),
+        ({}, "✓ the flights of each of 4,043 aircraft came in order, also the 7 times that a partition went on"),
+        ({"aircraft_out_of_order": 3}, "✗ 3 aircraft out of order"),
+    ],
+)
+def test_the_proof_says_what_was_counted(facts: dict[str, int], words: str) -> None:
+    none = ("missing", "twice", "again", "redelivered", "aircraft_out_of_order", "offsets_out_of_order")
+    known = {
+        **dict.fromkeys(none, 0),
+        "delivered": 336_776,
+        "aircraft": 4_043,
+        "handed_over": 7,
+        "per_flow": {"blue": 1},
+    }
+    file = io.StringIO()
+    made = Screen(Console(file=file, width=100, highlight=False), rebalance_delay_s=1.0, session_s=5)
+    made.proof({**known, **facts}, 336_776, [])
+    assert words in file.getvalue()
+    assert file.getvalue().count("✓") + file.getvalue().count("✗") == 3
+
+
+# --- its folder -----------------------------------------------------------------------------------------
+
+
+def test_a_demo_finds_its_folder_empty_and_alone_and_leaves_what_it_made(tmp_path: Path) -> None:
+    folder, precious = tmp_path / "john.doe", tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    with alone(folder):
+        (folder / "store").mkdir()
+        (folder / "store/x").write_text("x")
+        (folder / "link").symlink_to(precious)
+        with pytest.raises(partq.Invalid, match="another demo of yours"), alone(folder):
+            pass
+        with alone(tmp_path / "john.smith"):  # another user's is no hindrance
+            pass
+    assert {each.name for each in folder.iterdir()} >= {"store", "link"}
+    with alone(folder):
+        assert not {each.name for each in folder.iterdir()} & {"store", "link"}
+    assert (precious / "file").read_text() == "kept"
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_others_may_have_prepared_is_refused(tmp_path: Path) -> None:
+    open_to_all, target, planted = (tmp_path / name for name in ("open", "target", "planted"))
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    target.mkdir(mode=0o700)
+    (target / "precious").write_text("kept")
+    planted.symlink_to(target)
+    for path in (open_to_all, planted):
+        with pytest.raises(partq.Invalid, match="only this user may enter"), alone(path):
+            pass
+    assert (target / "precious").read_text() == "kept"
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder for temporary files anybody may make a link under a name that the demo is known to use."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    monkeypatch.setattr("getpass.getuser", lambda: "somebody")
+    for user in ("somebody", str(os.getuid())):
+        (tmp_path / f"partq-demo-{user}").symlink_to(precious)
+        (tmp_path / f"partq-demo-{user}.lock").symlink_to(precious)
+    result = CliRunner().invoke(cli, ["demo"])
+    assert result.exit_code == 1
+    assert "only this user may enter" in result.stderr
+    assert precious.read_text() == "kept"
