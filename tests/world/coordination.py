@@ -113,6 +113,8 @@ class Coordination:
             if number in before.parts:
                 demand(part.epoch >= before.parts[number].epoch, "an epoch went back:", number, told(fact))
                 self._moved(number, before.parts[number], part, fact)
+                if part.epoch > before.parts[number].epoch:
+                    self._hands[number].given.clear()  # what was given at an earlier epoch its owner has lost
 
     def _given_up(self, owner: Owner, fact: Decided) -> None:
         """A flow is not bound any more: it asked for it, somebody took its name, or it was silent for long."""

@@ -77,7 +77,8 @@ class World:
             grouped=frozenset(self.groups),
             is_shared=plan.ownership != "none",
         )
-        self.judge.had_accident = plan.is_hasty
+        # What an application has not acknowledged by hand comes again, marked, without an accident.
+        self.judge.had_accident = plan.is_hasty or (bool(plan.queries) and how.by_hand)
         # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
         self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
         self.judge.keeps_order = how.keeps and not plan.query.sink.startswith("two ")
