@@ -163,3 +163,27 @@ def test_the_old_flow_cannot_acknowledge_after_the_move_and_learns_of_it(stage: 
     stage.until(lambda: bool(first.partitions))
     assert all((stage.offset(p) or 0) >= 4 for p in (0, 1))
     stage.until(lambda: delivered(first, second) == stage.everything)
+
+
+@pytest.mark.conformance("HAN-10")
+def test_a_partition_that_went_and_came_back_during_a_batch_is_not_acknowledged_by_it(staged: Staged) -> None:
+    """The flow has it again at a higher epoch, and what another was given of it meanwhile comes again."""
+    stage = staged(handoff_s=1.0)
+    stage.coordinated()
+    (first,) = begun(stage.query("first", checkpointInterval="0s"))
+    stage.publish(4, 4)
+    first.plan()
+    first.deliver()
+    (second,) = begun(stage.query("second"))
+    stage.until(lambda: second.announce() != second.at)
+    second.plan()
+    assert len(second.deliver()) == 4
+    (moved,) = second.partitions
+    second.stop()
+    stage.until(lambda: stage.owner(moved) == ("first", 3))
+    stage.sleep(2.0)
+    first.commit()
+    first.plan()
+    stage.sleep(2.0)
+    assert (stage.offset(moved), stage.offset(1 - moved)) == (0, 4)
+    assert first.deliver() == again(0, 4, moved)
