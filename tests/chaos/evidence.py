@@ -23,7 +23,7 @@ from tests.support.judge import Delivery, Ownership
 
 READER_GONE: Final = "reader gone"
 NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
-_PARTQ: Final = re.compile(r"partq_spark\.errors\.(\w+)")
+_PARTQ: Final = re.compile(r"\b(?:partq|partq_spark(?:\.base)?\.errors)\.(\w+):")
 
 
 class Row(NamedTuple):

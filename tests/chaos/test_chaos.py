@@ -170,6 +170,7 @@ def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixtu
         ("Connection reset\n=== Streaming Query ===\nIdentifier: …", READER_GONE),
         ("Python worker failed to connect back.\n=== Streaming Query ===\n…", NO_WORKER),
         ("Traceback …\npartq_spark.errors.Unavailable: no coordinator\n SQLSTATE: 38000", "Unavailable"),
+        ("Traceback …\npartq_spark.base.errors.Unavailable: ownership redis://… cannot be reached", "Unavailable"),
         ("Traceback …\nNameError: no name 'key'\n SQLSTATE: 38000\n=== Str", "NameError: no name 'key'"),
         (f"Py4JException … RuntimeError: {FAILURE} before it writes\n\tat …", FAILURE),
         ("", "no words"),
