@@ -42,6 +42,17 @@ STORIES: Final = (
         events=tuple(Event(at_s, "rewind", number=3) for at_s in (8.0, 13.0, 19.0)),
     ),
     Story(
+        when="a group is taken back while a flow takes a partition over, and nobody leads",
+        needs=("one's own name in the checkpoint",),
+        plan=BUSY,
+        events=(
+            Event(6.0, "stop", "two", 4.0),
+            Event(9.9, "freeze", "two", 0.8, on="load checkpoint"),
+            Event(11.55, "freeze", "coordinator", 3.0),
+            Event(11.6, "rewind", number=3),
+        ),
+    ),
+    Story(
         when="an idle group is taken back",
         needs=("rewinds are counted in the head",),
         plan=replace(CALM, messages=10),

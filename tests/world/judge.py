@@ -206,6 +206,7 @@ class Judge:
             if fact.offset > before.offset:
                 same = (before.epoch, before.flow, before.instance) == (fact.epoch, fact.flow, fact.instance)
                 demand(same, "acknowledged by a fence:", told(before), told(fact))
+                demand(bool(fact.flow), "acknowledged for nobody:", told(before), told(fact))
             if before.epoch == fact.epoch:
                 demand(before.flow == fact.flow, "two flows at one epoch:", told(before), told(fact))
         for offset in range(history[-1].offset if history else 0, fact.offset):
