@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import Query, Stage, again, begun, delivered
+from tests.scenarios.stage import GROUP, Query, Stage, again, begun, delivered
 
 Staged = Callable[..., Stage]
 OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
@@ -15,6 +15,29 @@ OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
 
 def unowned(stage: Stage) -> Callable[[], bool]:
     return lambda: stage.owner(0)[0] is None and stage.owner(1)[0] is None
+
+
+@pytest.mark.conformance("OWN-03")
+def test_nothing_is_delivered_before_ones_own_name_and_epoch_are_read_in_the_checkpoint(alone: Stage) -> None:
+    """The state gives the partition to the flow; its checkpoint is one of before, which names somebody else."""
+    coordinator = alone.coordinated()
+    (former,) = begun(alone.query("former"))
+    former.drain()
+    put_back = alone.copy(f"default/orders/{GROUP}/checkpoint/0")
+    former.stop()
+    alone.until(unowned(alone))
+    (query,) = begun(alone.query("query"))
+    alone.publish(2, 2)
+    held = alone.hold("load", "checkpoint/0", by="query")
+    query.run()
+    alone.until(lambda: held.is_waiting)
+    coordinator.kill()
+    put_back()
+    held.release()
+    alone.sleep(5.0)
+    assert query.offsets(0) == []
+    coordinator.start()
+    alone.until(lambda: set(delivered(query)) == set(alone.everything))
 
 
 # --- what was announced -----------------------------------------------------------------------------------------------
