@@ -304,7 +304,7 @@ class Driver:
             application=app,
             rows=[row._replace(value=f"{row.value}@{writer}/{batch.number}{self._drawn()}") for row in rows],
             tasks=plan.tasks,
-            is_healthy=query.is_healthy and plan.sink != "two writes" and not plan.unstable,
+            is_healthy=lambda: query.is_healthy and plan.sink != "two writes" and not plan.unstable,
             again=lambda: self._chance(plan.tasks_again),
         ).run()
 

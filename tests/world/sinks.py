@@ -44,7 +44,7 @@ class Write:
     application: str | None
     rows: Sequence[Row]
     tasks: int
-    is_healthy: bool
+    is_healthy: Callable[[], bool]
     again: Callable[[], bool]
 
     @property
@@ -59,16 +59,20 @@ class Write:
         parts = tuple((name, found) for name, found in values.items() if found)
         number = next(world.count)
         world.take(Writing(world.now_us, number, self.writer, self.batch, parts))
-        ended = partial(Wrote, number=number, is_healthy=self.is_healthy)
+        ended = partial(Wrote, number=number)
         try:
             self._run()
         except PartqError as error:
             ending = "refused" if is_refusal(error) else "failed"
             world.counts[f"a write is {ending}"] += 1
             present = self._present(parts) if ending == "refused" else frozenset()
-            world.take(ended(at_us=world.now_us, ending=ending, problem=str(error), present=present))
+            world.take(
+                ended(
+                    at_us=world.now_us, ending=ending, is_healthy=self.is_healthy(), problem=str(error), present=present
+                )
+            )
             raise
-        world.take(ended(at_us=world.now_us, ending="accepted"))
+        world.take(ended(at_us=world.now_us, ending="accepted", is_healthy=self.is_healthy()))
 
     def _present(self, parts: Parts) -> frozenset[tuple[str, str]]:
         """By a look at the queues."""
