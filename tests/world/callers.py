@@ -54,6 +54,7 @@ class Held:
     is_seen: bool = False
     is_dropped: bool = False
     is_released: bool = False
+    is_acknowledged: bool = False  # or tried to be
     is_settled: bool = False  # its fate is said
 
 
@@ -236,8 +237,9 @@ class Caller(Flow):
             meant = [each for each in before if each.session == held.session and not each.is_released]
             meant = [each for each in meant if each.batch is not None]  # others were given back
             self._handled(row for each in meant for row in each.rows if row.offset < ends.get(row.partition, 0))
-        else:
-            self._befell("late", is_accident=True)
+        if held.session != self._session or held.is_released or held.is_acknowledged:
+            self._befell("late", is_accident=True)  # a partition may have moved on since
+        held.is_acknowledged = True
         lost, error = self._call("acknowledge", partial(batch.acknowledge, message))
         if error is None:
             self.world.take(Acknowledged(self.world.now_us, self._group, self._flow, held.rows, lost))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import partq
 from tests.support.judge import demand
@@ -17,6 +17,8 @@ from tests.world.threads import Thread
 
 if TYPE_CHECKING:
     from tests.world.world import World
+
+_LONG_S: Final = 60.0  # longer than a consumer waits that has nothing to give, or no store
 
 
 class Application(Caller):
@@ -191,10 +193,11 @@ class Application(Caller):
         for _ in range(self.rng.randint(1, 5)):
             self._word(waiter)
             self.sleep(0.0)
-            asked_us, limit_s = self.world.now_us, self.rng.choice((0.0001, 0.01, 0.1, 0.3, 2.0))
+            asked_us, limit_s = self.world.now_us, self.rng.choice((0.0001, 0.01, 0.1, 0.3, 2.0, _LONG_S))
             try:
                 batch = self._loop_of_tasks.run_until_complete(asyncio.wait_for(anext(waiter.iterator), limit_s))
             except TimeoutError:
+                demand(limit_s < _LONG_S, "anext() has no end")
                 self.world.counts["cancelled"] += 1
                 if self.rng.random() < 0.3:
                     return
