@@ -73,6 +73,7 @@ def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
     assert (first.rows, first.duplicate, first.conflicts) == (3, False, 0)
     assert [(entry.sequence, entry.slices[0].offset, entry.rows) for entry in head.entries] == [(2, 0, 3), (3, 3, 2)]
     assert (head.next, head.time_us) == ((5,), second.time_us)
+    assert {(entry.writer, entry.batch) for entry in head.entries} == {(None, 0)}, "without an identity"
     assert read(queue) == {0: [b"1", b"2", b"3", b"4", b"5"]}
 
 

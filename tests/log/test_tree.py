@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -244,6 +245,17 @@ def test_overflow_takes_the_oldest_and_no_more_than_needed(slices: list[int], mo
     assert sum(map(entry_bytes, left)) <= limits.inline_bytes // 2
     assert len(left) <= most // 2
     assert sum(map(entry_bytes, one_more)) > limits.inline_bytes // 2 or len(one_more) > most // 2
+
+
+def test_a_head_shows_that_it_came_from_the_one_before_it_and_not_the_other_way() -> None:
+    grown = Grown(head=empty_head(1), sizes=SMALL)
+    heads = [grown.head]
+    for number in range(20):
+        grown.publish({0: 1}, BEGIN_US + number)
+        heads.append(grown.head)
+    for before, after in pairwise(heads):
+        assert tree.goes_on(before, after)
+        assert not tree.goes_on(after, before)
 
 
 def test_a_walk_and_a_search_read_one_chunk_of_each_level() -> None:
