@@ -72,7 +72,7 @@ def test_what_another_flow_has_not_acknowledged_is_waited_for_and_nobody_spins(s
     stage.publish(5, 5)
     stage.alter(3)  # shares keys with both
     stage.publish_keys(KEYS)
-    until([left, right][:1], lambda: len(left.partitions) == 2 or len(right.partitions) == 2)
+    until([left], lambda: len(left.partitions) == 2 or len(right.partitions) == 2)
     right.plan()
     turns(left)
     assert len(left.offsets(0)) == 5, "the rest of its own partition waits, too"
@@ -140,8 +140,8 @@ def test_several_changes_in_a_row_are_all_waited_for(stage: Stage, ownership: st
     until(queries, all_came(*queries))
     for query in queries:
         for key in range(len(KEYS)):
-            numbers = [int(value) for value in query.values if int(value) % len(KEYS) == key]
-            assert numbers == sorted(numbers), "each publish has one message of each key"
+            mine = [int(value) for value in query.values if int(value) % len(KEYS) == key]
+            assert mine == sorted(mine), "each publish has one message of each key"
     assert delivered(*queries) == stage.everything
     if checkpoints == "store" or ownership == "store":
         until(queries, lambda: sum(len(each.partitions) for each in queries) == 5)
@@ -397,5 +397,4 @@ def test_partitions_that_an_older_copy_of_the_queue_does_not_have_are_a_loss(sta
     assert careless.batches[-1] == []
     assert not careless.trigger()
     stage.publish(3)
-    assert careless.trigger()
-    assert len(careless.batches[-1]) == 3
+    assert [len(batch) for batch in careless.drain().batches[-2:]] == [0, 3]
