@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -11,41 +12,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import IO
 from urllib.request import urlopen
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
-from partq_spark.cli.demo import _commands
-from partq_spark.cli.main import cli
-from partq_spark.demo.flights import COLUMNS, load, prepare
-from partq_spark.demo.processes import alone
 from tests.support import jvm
 from tests.support.waiting import wait_until
-
-
-@pytest.mark.slow
-def test_flights_are_rows_of_19_columns_in_the_order_of_the_timetable(tmp_path: Path) -> None:
-    table = load()
-    assert table.num_rows == 336_776
-    assert table.column_names == list(COLUMNS)
-    assert len(COLUMNS) == 19
-    departures = list(zip(table["time_hour"].to_pylist(), table["minute"].to_pylist(), strict=True))
-    assert all(before <= after for before, after in pairwise(departures))
-    first = table.slice(0, 1).to_pylist()[0]
-    assert (first["tailnum"], first["dep_time"], str(first["time_hour"])) == (
-        "N14228",
-        517,
-        "2013-01-01 10:00:00+00:00",
-    )
-    assert table.group_by(["time_hour", "carrier", "flight"]).aggregate([]).num_rows == 336_776  # each flight's own
-    prepared = prepare(tmp_path)
-    assert (prepared.flights, prepared.aircraft, prepared.files) == (336_776, 4_043, 6)
-    assert len(list(tmp_path.glob("*.parquet"))) == 6
 
 
 @pytest.mark.spark
@@ -171,13 +146,13 @@ def _nothing_is_left(folder: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
-def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, how: signal.Signals) -> None:
+def test_one_demo_runs_at_a_time_and_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     with _running(tmp_path) as process:
         assert process.stdout is not None
         assert any("two queries start" in line for line in process.stdout)
         assert len(_family(tmp_path)) >= 3  # coordinator, driver, JVM
-        process.send_signal(how)
+        assert _refused(tmp_path).startswith("Error: another demo of yours runs in ")
+        process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
         assert process.stderr is not None
         assert process.stderr.read() == "Error: interrupted\n"
@@ -198,35 +173,22 @@ def test_a_coordinator_that_ends_by_itself_ends_the_demo(tmp_path: Path) -> None
     _nothing_is_left(tmp_path)
 
 
-def test_one_demo_at_a_time(tmp_path: Path) -> None:
-    folder = tmp_path / f"partq-demo-{os.getuid()}"
-    with alone(folder):
-        (folder / "work").write_text("of the demo that runs")
-        with _running(tmp_path) as process:
-            assert process.wait(60) == 1
-            assert process.stderr is not None
-            assert process.stderr.read().startswith("Error: another demo of yours runs in ")
-        assert (folder / "work").exists()
-    assert list(tmp_path.iterdir()) == [folder]
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    """In a folder for temporary files anybody may make a link under a name that the demo is known to use."""
+    (tmp_path / "precious").write_text("kept")
+    for name in {getpass.getuser(), str(os.getuid())}:
+        for suffix in ("", ".lock"):
+            (tmp_path / f"partq-demo-{name}{suffix}").symlink_to(tmp_path / "precious")
+    assert "only this user may enter" in _refused(tmp_path)
+    assert (tmp_path / "precious").read_text() == "kept"
 
 
-def test_the_commands_at_the_end_are_typed_as_they_stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """scripts/demo runs in an environment that the user's shell does not know."""
-    program = tmp_path / "partq"
-    program.touch(mode=0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-
-    def last() -> list[str]:
-        return shlex.split(_commands(["--store", "file:///tmp/two words"], "store")[-1])
-
-    assert last() == [str(program), "ui", "--ownership", "store", "--store", "file:///tmp/two words"]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert last()[0] == "partq"
-    program.unlink()
-    assert last()[:3] == [sys.executable, "-m", "partq_spark"]
+def _refused(folder: Path, *arguments: str) -> str:
+    with _running(folder, *arguments) as process:
+        assert process.wait(60) in (1, 2)
+        assert process.stderr is not None
+        return process.stderr.read()
 
 
-def test_the_demo_needs_a_place_for_ownership() -> None:
-    result = CliRunner().invoke(cli, ["demo", "--ownership", "none"])
-    assert result.exit_code == 2
-    assert "--ownership none is not for the demo" in result.stderr
+def test_the_demo_needs_a_place_for_ownership(tmp_path: Path) -> None:
+    assert "--ownership none is not for the demo" in _refused(tmp_path, "--ownership", "none")

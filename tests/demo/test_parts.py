@@ -1,23 +1,28 @@
-"""What the demo's claims rest on: what was counted is said, what moved is read from the coordinator's log as it was,
-and nobody else can lead its folder elsewhere. That all of it comes together is in `test_demo`.
+"""What the demo's claims rest on: the proof finds what is wrong and says so, what moved is read from the coordinator's
+log as it was, and nobody else can lead its folder elsewhere. That all of it comes together is in `test_demo`.
 """
 
 from __future__ import annotations
 
 import io
-import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import partq
 from partq_spark.cli.demo_screen import Screen
-from partq_spark.cli.main import cli
+from partq_spark.demo.flights import ddl
 from partq_spark.demo.ledger import FlowGone, Joined, Ledger, Moved, MoveKind
 from partq_spark.demo.processes import alone
+from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 # --- the coordinator's log --------------------------------------------------------------------------------------------
 
@@ -111,7 +116,78 @@ def test_the_coordinators_log_tells_who_has_what_and_what_moved(
     assert ledger.held == {p for p, flow in enumerate(then) if flow == "-"}
 
 
-# --- what a person reads ----------------------------------------------------------------------------------------------
+# --- the proof --------------------------------------------------------------------------------------------------------
+
+Flight = tuple[str | None, int, int, int]  # aircraft, partition, offset, which: a later one is at a later minute
+GOOD: list[Flight] = [("a", 0, 0, 0), ("b", 1, 0, 1), ("a", 0, 1, 2), (None, 0, 2, 3), ("b", 1, 1, 4)]
+HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
+TABLE = (
+    f"{ddl(*COLUMNS)}, partition INT, offset BIGINT, redelivered BOOLEAN, flow STRING, delivered_us BIGINT, row BIGINT"
+)
+
+
+def swapped(first: int, second: int) -> list[Flight]:
+    """Two flights of one aircraft in each other's place."""
+    rows = list(GOOD)
+    rows[first], rows[second] = (*rows[first][:3], GOOD[second][3]), (*rows[second][:3], GOOD[first][3])
+    return rows
+
+
+OUTCOMES: list[tuple[Sequence[tuple[str, Sequence[Flight], bool]], dict[str, object]]] = [
+    (
+        [("x", GOOD[:3], False), ("x", GOOD[3:], False)],
+        {
+            "handed_over": 0,
+            "delivered": 5,
+            "aircraft": 2,
+            "rows": 5,
+            "again": 0,
+            "redelivered": 0,
+            "per_flow": {"x": 5},
+        },
+    ),
+    ([("x", GOOD[:-1], False)], {"ok": False, "missing": 1, "twice": 0}),
+    ([("x", GOOD, False), ("y", GOOD[:1], False)], {"ok": False, "missing": 0, "twice": 1}),
+    # What came again is all right if it says so; what might have come before and did not, too.
+    (
+        [("x", GOOD[:3], False), ("y", [GOOD[0], GOOD[2]], True), ("y", GOOD[3:], False)],
+        {"rows": 7, "delivered": 5, "again": 2, "redelivered": 2, "per_flow": {"x": 3, "y": 4}},
+    ),
+    ([("x", GOOD[:3], False), ("y", GOOD[3:], True)], {"again": 0, "redelivered": 2}),
+    # A mark on the first of two deliveries does not excuse the second.
+    ([("x", GOOD, True), ("y", GOOD[3:4], False)], {"ok": False, "twice": 1}),
+    ([("x", swapped(0, 2), False)], {"ok": False, "missing": 0, "aircraft_out_of_order": 1}),
+    ([("x", swapped(1, 4), False)], {"ok": False, "missing": 0, "aircraft_out_of_order": 1}),
+    (
+        [("x", [GOOD[2]], False), ("y", [GOOD[0], GOOD[1], GOOD[3], GOOD[4]], False)],
+        {"ok": False, "aircraft_out_of_order": 1, "offsets_out_of_order": 0},
+    ),
+    # The flight without an aircraft has nothing else that could be out of order.
+    (
+        [("x", [GOOD[0], GOOD[3], GOOD[2], GOOD[1], GOOD[4]], False)],
+        {"ok": False, "aircraft_out_of_order": 0, "offsets_out_of_order": 1},
+    ),
+    # Partition 0 goes there and back, partition 1 there.
+    ([("x", GOOD[:2], False), ("y", [GOOD[2], GOOD[4]], False), ("x", GOOD[3:4], False)], {"handed_over": 3}),
+    ([("x", [row for row in GOOD if row[1] == 1], False)], {"ok": False, "per_partition": [0, 2]}),
+]
+
+
+@pytest.mark.spark
+def test_the_proof_finds_what_is_missing_twice_or_out_of_order_and_nothing_else(spark: SparkSession) -> None:
+    """Micro-batches in the order in which they were written: each a flow, its rows, whether they are marked."""
+    session = spark.newSession()
+    for batches, wanted in OUTCOMES:
+        rows = [
+            (aircraft, HOUR, flight, "UA", flight, partition, offset, marked, flow, 1000 + number, place)
+            for number, (flow, given, marked) in enumerate(batches)
+            for place, (aircraft, partition, offset, flight) in enumerate(given)
+        ]
+        session.createDataFrame(rows, TABLE).createOrReplaceTempView(DELIVERED)
+        outcome = prove(lambda text: [row.asDict() for row in session.sql(text).collect()], 5, 2)
+        found = {name: getattr(outcome, name) for name in {"ok": True, **wanted}}
+        found |= {"per_partition": list(outcome.per_partition)} if "per_partition" in wanted else {}
+        assert found == {"ok": True, **wanted}, batches
 
 
 @pytest.mark.parametrize(
@@ -175,18 +251,3 @@ def test_a_folder_that_others_may_have_prepared_is_refused(tmp_path: Path) -> No
         with pytest.raises(partq.Invalid, match="only this user may enter"), alone(path):
             pass
     assert (target / "precious").read_text() == "kept"
-
-
-def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder for temporary files anybody may make a link under a name that the demo is known to use."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    monkeypatch.setattr("getpass.getuser", lambda: "somebody")
-    for user in ("somebody", str(os.getuid())):
-        (tmp_path / f"partq-demo-{user}").symlink_to(precious)
-        (tmp_path / f"partq-demo-{user}.lock").symlink_to(precious)
-    result = CliRunner().invoke(cli, ["demo"])
-    assert result.exit_code == 1
-    assert "only this user may enter" in result.stderr
-    assert precious.read_text() == "kept"

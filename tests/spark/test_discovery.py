@@ -1,7 +1,8 @@
 """How a session comes to know `format("partq")`: by itself, or by `register`, or with an error that says what to set.
 
 A plain Python script with classic Spark is the session of all other tests: nothing there registers anything. Here are
-the other ways to start Spark, each in a process of its own whose environment has nothing but what it names.
+the other ways to start Spark, each in a process of its own whose environment has nothing but what it names; for Spark
+Connect, where the client has no Spark of its own, also what comes of rows, refusals and supervision.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from typing import Any
 import pyspark
 import pytest
 
-from partq_spark.log import admin
-from partq_spark.objects import open_store
+import partq
 from tests.support.processes import Program, spark_environment
+from tests.support.servers import ROOT
 
-DRIVER = Path(__file__).parent / "discovery" / "driver.py"
-ROOT = Path(__file__).parents[2]
-SPARK_HOME = Path(pyspark.__file__).parent
-SUBMIT = str(SPARK_HOME / "bin" / "spark-submit")
-EVERYTHING = [str(number) for number in range(10)]
+FOLDER = Path(__file__).parent / "discovery"
+SUBMIT = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
+FOUND = {"classic": True, "streamed": [str(number) for number in range(10)], "read": [str(n) for n in range(10)]}
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +54,22 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(folder: Path, *command: str, environment: Mapping[str, str | None] | None = None, **arguments: Any) -> Any:
+def run(
+    folder: Path,
+    *command: str,
+    script: str = "driver.py",
+    environment: Mapping[str, str | None] | None = None,
+    **arguments: Any,
+) -> Any:
     """What the driver found; `command` runs the script that follows it, `environment` changes the usual one."""
     store = f"file://{folder}/store"
-    admin.create_queue(open_store(store), "default", "orders", 3)
+    partq.create_queue("orders", partitions=3, store=store)
     written = folder / "arguments.json"
     written.write_text(json.dumps({"store": store, "output": str(folder / "output"), **arguments}))
     changed: dict[str, str | None] = {**spark_environment(folder), **(environment or {})}
-    with Program(
-        [*command, str(DRIVER), str(written)],
-        name="driver",
-        folder=folder,
-        environment={name: value for name, value in changed.items() if value is not None},
-    ) as program:
+    kept = {name: value for name, value in changed.items() if value is not None}
+    words = [*command, str(FOLDER / script), str(written)]
+    with Program(words, name="driver", folder=folder, environment=kept) as program:
         code = program.wait_end()
         lines = [line for line in program.text().splitlines() if line.startswith("{")]
         assert code == 0, program.tail()
@@ -75,28 +77,18 @@ def run(folder: Path, *command: str, environment: Mapping[str, str | None] | Non
         return json.loads(lines[-1])
 
 
-@pytest.mark.connect
-@pytest.mark.spark
-def test_a_connect_client_finds_it(tmp_path: Path) -> None:
-    found = run(tmp_path, sys.executable, remote=True)
-    assert found == {"classic": False, "streamed": EVERYTHING, "read": EVERYTHING}
-
-
 @pytest.mark.spark
 def test_spark_submit_finds_it(tmp_path: Path) -> None:
     """With the installed Spark home, as everywhere but in tests."""
-    found = run(tmp_path, SUBMIT, "--master", "local[2]", "--driver-memory", "1g", environment={"SPARK_HOME": None})
-    assert found == {"classic": True, "streamed": EVERYTHING, "read": EVERYTHING}
+    assert run(tmp_path, *SUBMIT, environment={"SPARK_HOME": None}) == FOUND
 
 
 @pytest.mark.spark
 def test_a_venv_that_is_not_on_path_is_told_what_to_set(tmp_path: Path, bare_python: Path) -> None:
     """The driver runs in a venv that nobody activated; the workers are `python3` from PATH, which is another Python."""
-    environment = {
-        "PYSPARK_PYTHON": None,
-        "PYSPARK_DRIVER_PYTHON": None,
-        "PATH": f"{bare_python.parent}:{without_venv(os.environ['PATH'])}",
-    }
+    here = Path(sys.executable).parent
+    others = os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != here)
+    environment = {"PYSPARK_PYTHON": None, "PYSPARK_DRIVER_PYTHON": None, "PATH": f"{bare_python.parent}:{others}"}
     found = run(tmp_path, sys.executable, environment=environment, register=True)
     assert found["register"].startswith("Invalid: ")
     assert "'python3', which cannot import partq" in found["register"]
@@ -105,23 +97,31 @@ def test_a_venv_that_is_not_on_path_is_told_what_to_set(tmp_path: Path, bare_pyt
 
 
 @pytest.mark.spark
-def test_py_files_with_register(tmp_path: Path, bare_python: Path, archive: Path) -> None:
+@pytest.mark.parametrize("how", ["py-files", "addPyFile"])
+def test_shipped_with_the_job_it_needs_register(tmp_path: Path, bare_python: Path, archive: Path, how: str) -> None:
+    """spark-traps.md 27."""
     environment = {"PYSPARK_PYTHON": str(bare_python), "PYSPARK_DRIVER_PYTHON": str(bare_python)}
-    command = [SUBMIT, "--master", "local[2]", "--driver-memory", "1g", "--py-files", str(archive)]
-    found = run(tmp_path, *command, environment=environment, register=True)
+    command = [*SUBMIT, "--py-files", str(archive)] if how == "py-files" else [str(bare_python)]
+    given = {"add_py_file": str(archive)} if how == "addPyFile" else {}
+    found = run(tmp_path, *command, environment=environment, register=True, **given)
     assert ".zip/" in found.pop("imported from")
-    assert found == {"classic": True, "streamed": EVERYTHING, "read": EVERYTHING}
+    assert found == FOUND
 
 
-@pytest.mark.spark
-def test_add_py_file_with_register(tmp_path: Path, bare_python: Path, archive: Path) -> None:
-    environment = {"PYSPARK_PYTHON": str(bare_python), "PYSPARK_DRIVER_PYTHON": str(bare_python)}
-    found = run(tmp_path, str(bare_python), environment=environment, register=True, add_py_file=str(archive))
-    assert ".zip/" in found.pop("imported from")
-    assert found == {"classic": True, "streamed": EVERYTHING, "read": EVERYTHING}
-
-
-def without_venv(path: str) -> str:
-    """PATH without the folder of this Python."""
-    here = Path(sys.executable).parent
-    return os.pathsep.join(folder for folder in path.split(os.pathsep) if Path(folder) != here)
+@pytest.mark.connect
+@pytest.mark.conformance("TYP-02")
+def test_a_connect_client_finds_it_and_rows_go_in_and_come_out(tmp_path: Path) -> None:
+    """By batch, by a stream from queue to queue, with `.schema()` and without; what does not fit is told, and a
+    supervised query is started again, or refused.
+    """
+    found = run(tmp_path, sys.executable, script="client.py", environment={"PYTHONPATH": str(ROOT)})
+    names = [*(f"n{number}" for number in range(9)), None]
+    assert found["classic"] is False
+    assert found["columns"] == [["tags", True], ["name", True], ["id", False], ["_metadata", True]]
+    assert found["batch"] == [[number, name, [name]] for number, name in enumerate(names)]
+    assert found["stream"] == [[name, True] for name in (None, *names[:9])]
+    assert "column 'name' has type interval day, the queue's is STRING: cast or convert it" in found["refused"][0]
+    says = "queue 'rows' is typed: column 'value' is none of the queue's: name some of id, name, tags and _metadata"
+    assert says in found["refused"][1]
+    assert found["starts"] == 2, "one failed, the next ended well"
+    assert found["invalid"].startswith("option 'endingOffsets' (value 'latest') is for batch reads")

@@ -1,6 +1,5 @@
-"""`partq.supervise` with real queries: what fails is started again, and what would fail again is raised.
-
-So is what ends everything: a session that was stopped, a JVM that is dead.
+"""`partq.supervise` with real queries: what fails is started again, what would fail again is raised; so is what ends
+everything: a session that was stopped, a JVM that is dead. For Spark Connect see `test_discovery`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import partq
 from tests.support.processes import Program, spark_environment
+from tests.support.servers import ROOT
 from tests.support.spark import Lab
 
 pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).parents[2]
 
 
 class Starts:
@@ -39,16 +37,26 @@ class Starts:
 
 @pytest.fixture
 def orders(lab: Lab) -> Lab:
-    lab.create("orders", max_message_bytes=5000)
+    lab.create("orders")
     lab.publish("orders", [("k", b"one"), ("k", b"two")])
     return lab
 
 
 def test_a_query_that_fails_is_started_again_until_it_has_done_its_work(orders: Lab) -> None:
+    """Also if an `Invalid` is in its error, that was dealt with."""
     consumer = orders.consumer()
     stream = orders.stream("orders", startingOffsets="earliest")
     starts = Starts(lambda: consumer.start(stream, available_now=True))
-    consumer.failing = lambda _batch: starts.count < 3
+
+    def failing(_batch: int) -> bool:
+        try:
+            raise partq.Invalid("an inner matter")
+        except partq.Invalid as error:
+            if starts.count == 1:
+                raise RuntimeError("another matter") from error
+        return starts.count < 3
+
+    consumer.failing = failing
     partq.supervise(starts)
     assert starts.count == 3
     assert consumer.values == [b"one", b"two"]
@@ -67,9 +75,8 @@ def test_the_example_of_the_page_runs_until_its_query_is_stopped(orders: Lab) ->
     def handle(batch: DataFrame, _batch_id: int) -> None:
         seen.extend(bytes(row.value) for row in batch.collect())
         if seen:  # by another thread: to stop a query takes the end of its batch
-            threads = [threading.Thread(target=query.stop) for query in orders.spark.streams.active]
-            for thread in threads:
-                thread.start()
+            for query in orders.spark.streams.active:
+                threading.Thread(target=query.stop).start()
 
     block = block.replace("/data/checkpoints", str(orders.folder))
     names: dict[str, Any] = {"handle": handle, "spark": orders.spark}
@@ -77,74 +84,51 @@ def test_the_example_of_the_page_runs_until_its_query_is_stopped(orders: Lab) ->
     assert b"paid" in seen
 
 
-def in_the_reader(orders: Lab) -> StreamingQuery:
-    return orders.consumer().start(orders.stream("orders", endingOffsets="latest"))
+def foreach(orders: Lab, take: Callable[[DataFrame, int], object]) -> StreamingQuery:
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        take(batch, batch_id)
 
-
-def in_a_task_of_the_sink(orders: Lab) -> StreamingQuery:
-    rows = orders.stream("orders", startingOffsets="earliest").selectExpr("'k' key", "nullif('v', 'v') value")
-    return orders.publisher(rows, "orders", "publisher")
-
-
-def in_the_sink(orders: Lab) -> StreamingQuery:
-    return orders.publisher(orders.stream("orders", startingOffsets="earliest"), "bills", "publisher")
-
-
-def in_for_each_batch(orders: Lab) -> StreamingQuery:
-    def take(_batch: DataFrame, _batch_id: int) -> None:
-        try:
-            raise ValueError("a cause")
-        except ValueError as cause:
-            raise partq.Invalid("enough, says the application") from cause
-
-    return foreach(orders, take)
-
-
-def in_a_read_of_for_each_batch(orders: Lab) -> StreamingQuery:
-    return foreach(orders, lambda _batch, _batch_id: orders.read("nothing").show())
-
-
-def foreach(orders: Lab, take: Callable[[DataFrame, int], None]) -> StreamingQuery:
-    writer = orders.stream("orders", startingOffsets="earliest").writeStream.foreachBatch(take)
+    writer = orders.stream("orders", startingOffsets="earliest").writeStream.foreachBatch(handle)
     return writer.option("checkpointLocation", str(orders.folder / "foreach")).start()
 
 
-@pytest.mark.parametrize(
-    ("start", "says"),
-    [
-        (in_the_reader, "option 'endingOffsets' (value 'latest') is for batch reads"),
-        (in_a_task_of_the_sink, "row 0 has no value: every message needs one"),
-        (in_the_sink, "queue 'bills'"),
-        (in_for_each_batch, "enough, says the application"),
-        (in_a_read_of_for_each_batch, "queue 'nothing'"),
-    ],
-)
-def test_invalid_is_raised_wherever_it_was_raised(
-    orders: Lab, start: Callable[[Lab], StreamingQuery], says: str
-) -> None:
+def enough(_batch: DataFrame, _batch_id: int) -> None:
+    try:
+        raise ValueError("a cause")
+    except ValueError as cause:
+        raise partq.Invalid("enough, says the application") from cause
+
+
+REFUSALS: dict[str, tuple[Callable[[Lab], StreamingQuery], str]] = {
+    "in the reader": (
+        lambda lab: lab.consumer().start(lab.stream("orders", endingOffsets="latest")),
+        "option 'endingOffsets' (value 'latest') is for batch reads",
+    ),
+    "in a task of the sink": (
+        lambda lab: lab.publisher(
+            lab.stream("orders", startingOffsets="earliest").selectExpr("'k' key", "nullif('v', 'v') value"),
+            "orders",
+            "publisher",
+        ),
+        "row 0 has no value: every message needs one",
+    ),
+    "in the sink": (
+        lambda lab: lab.publisher(lab.stream("orders", startingOffsets="earliest"), "bills", "publisher"),
+        "queue 'bills'",
+    ),
+    "in foreachBatch": (lambda lab: foreach(lab, enough), "enough, says the application"),
+    "in a read of foreachBatch": (lambda lab: foreach(lab, lambda *_: lab.read("nothing").show()), "queue 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("where", REFUSALS)
+def test_invalid_is_raised_wherever_it_was_raised(orders: Lab, where: str) -> None:
+    start, says = REFUSALS[where]
     starts = Starts(lambda: start(orders))
     with pytest.raises(partq.Invalid) as caught:
         partq.supervise(starts)
     assert str(caught.value).startswith(says)
     assert starts.count == 1
-
-
-def test_invalid_that_was_dealt_with_is_not_what_the_query_failed_with(orders: Lab) -> None:
-    consumer = orders.consumer()
-    stream = orders.stream("orders", startingOffsets="earliest")
-    starts = Starts(lambda: consumer.start(stream, available_now=True))
-
-    def failing(_batch: int) -> bool:
-        try:
-            raise partq.Invalid("an inner matter")
-        except partq.Invalid as error:
-            if starts.count == 1:
-                raise RuntimeError("another matter") from error
-        return False
-
-    consumer.failing = failing
-    partq.supervise(starts)
-    assert starts.count == 2
 
 
 def test_what_the_first_start_raises_is_raised_and_what_a_later_one_refuses_is_invalid(orders: Lab) -> None:
@@ -165,8 +149,6 @@ def test_what_the_first_start_raises_is_raised_and_what_a_later_one_refuses_is_i
 
 
 DRIVER = """
-import sys
-
 from pyspark.sql import SparkSession
 
 import partq
@@ -211,72 +193,12 @@ def test_a_stopped_session_and_a_dead_jvm_are_raised(tmp_path: Path) -> None:
     script.write_text(DRIVER)
     environment = spark_environment(tmp_path, {"PYTHONPATH": str(ROOT)})
     with Program.script(script, None, name="driver", folder=tmp_path, environment=environment) as driver:
-        driver.wait_until(lambda: "runs" in lines(driver), "a query that runs, in the second session")
+        driver.wait_until(lambda: "runs" in driver.text().splitlines(), "a query that runs, in the second session")
         (jvm,) = (each for each in driver.family() if each.name() == "java")
         jvm.kill()
         assert driver.wait_end() == 0, driver.tail()
-    told = [line for line in lines(driver) if line in ("start", "runs") or line.startswith("raised")]
-    starts = [each for each in told if each == "start"]
-    raised = [each for each in told if each.startswith("raised")]
+    lines = driver.text().splitlines()
+    raised = [each for each in lines if each.startswith("raised")]
     assert "No active or default Spark session" in raised[0], raised
     assert raised[1].startswith(("raised Py4J", "raised Connection")), raised
-    assert len(starts) == 3, "once, again with the stopped session, and once with the new one"
-
-
-def lines(driver: Program) -> list[str]:
-    return driver.log.read_text().splitlines()
-
-
-CLIENT = """
-import logging
-import os
-import sys
-
-from pyspark.sql import SparkSession
-
-import partq
-
-logging.basicConfig(format="%(message)s", stream=sys.stdout)
-store = "file://" + os.path.abspath("store")
-partq.create_queue("orders", partitions=1, store=store)
-made = SparkSession.builder.remote("local[2]").config("spark.driver.memory", "1g")
-spark = made.config("spark.ui.enabled", "false").getOrCreate()
-starts = []
-
-
-def start(**options):
-    starts.append(options)
-    if len(starts) == 1:  # a query that fails, but not with Invalid
-        return started(spark.readStream.format("rate").load().selectExpr("raise_error('away')"))
-    return started(spark.readStream.format("partq").option("store", store).options(**options).load("orders"))
-
-
-def started(rows):
-    writer = rows.writeStream.format("noop").option("checkpointLocation", os.path.abspath(f"checkpoint-{len(starts)}"))
-    return writer.trigger(**({"availableNow": True} if len(starts) == 2 else {"processingTime": "0 seconds"})).start()
-
-
-partq.supervise(start)
-print("ended after", len(starts), "starts", flush=True)
-try:
-    partq.supervise(lambda: start(endingOffsets="latest"))
-except partq.Invalid as error:
-    print("refused:", error, flush=True)
-os._exit(0)
-"""
-
-
-@pytest.mark.connect
-def test_it_is_the_same_with_spark_connect(tmp_path: Path) -> None:
-    script = tmp_path / "client.py"
-    script.write_text(CLIENT)
-    environment = spark_environment(tmp_path, {"PYTHONPATH": str(ROOT)})
-    with Program.script(script, None, name="client", folder=tmp_path, environment=environment) as client:
-        assert client.wait_end() == 0, client.tail()
-    told = [line for line in lines(client) if line.startswith(("the query failed", "ended", "refused"))]
-    assert [line.split(":")[0].split(",")[0] for line in told] == [
-        "the query failed (1 in a row)",
-        "ended after 2 starts",
-        "refused",
-    ], told
-    assert "option 'endingOffsets' (value 'latest') is for batch reads" in told[-1]
+    assert lines.count("start") == 3, "once, again with the stopped session, and once with the new one"

@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import partq
-from partq_spark.log.queue import QueueLog
-from partq_spark.objects import open_store
 
 KEYS = 5
 
@@ -23,11 +21,6 @@ KEYS = 5
 def opened(url: str, queue: str) -> partq.Queue:
     """A queue of the default namespace."""
     return partq.open_queue(queue, store=url, retry_timeout_s=10)
-
-
-def open_queue(url: str, queue: str) -> QueueLog:
-    """Its log's own handle, for those that look into the head."""
-    return QueueLog(open_store(url, retry_timeout_s=10), "default", queue, retry_timeout_s=10)
 
 
 def browse(url: str, queue: str) -> list[partq.Message]:

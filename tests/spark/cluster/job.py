@@ -32,18 +32,16 @@ class Plan(TypedDict):
 
 
 class Look(TypedDict):
-    """What a process is like. `trap` is what came of opening a file of the driver's."""
+    """What a process is like. `trap` is what came of opening a file of the driver's; its secret is told by a digest."""
 
     folder: str
     home: str
     store: str
     credentials: str
-    user: str
     trap: str
 
 
 def look(forbidden: str) -> Look:
-    """This process, its secret told by a digest."""
     try:
         trap = Path(forbidden).read_text()
     except OSError as error:
@@ -54,7 +52,6 @@ def look(forbidden: str) -> Look:
         home=os.environ.get("HOME", ""),
         store=os.environ.get("PARTQ_STORE", ""),
         credentials=hashlib.sha256(secret.encode()).hexdigest(),
-        user=os.environ.get("PARTQ_TEST_USER", ""),
         trap=trap,
     )
 

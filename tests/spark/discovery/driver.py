@@ -1,7 +1,7 @@
 """A small Spark driver that publishes and reads, as a user's own: a process that imports nothing of the tests.
 
-Its only argument is a file with its arguments as JSON: `store`, `output`, `remote` (Spark Connect), `register`,
-`add_py_file`. The last line that it prints is JSON: what it found, or the error that it met.
+Its only argument is a file with its arguments as JSON: `store`, `output`, `register`, `add_py_file`. The last line that
+it prints is JSON: what it found, or the error that it met.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 
-def session(arguments: dict[str, Any]) -> SparkSession:
-    builder = SparkSession.builder
-    if arguments.get("remote"):
-        builder = builder.remote("local[2]")
-    else:
-        builder = builder.master("local[2]")
+def session() -> SparkSession:
+    builder = SparkSession.builder.master("local[2]")
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
@@ -82,7 +78,7 @@ def attempt(spark: SparkSession, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     arguments = json.loads(Path(sys.argv[1]).read_text())
-    spark = session(arguments)
+    spark = session()
     try:
         result = attempt(spark, arguments)
     except Exception:  # noqa: BLE001
