@@ -157,5 +157,5 @@ def test_of_four_processes_two_start_jvms_the_last_computes_beside_all_and_state
     write("tests/unit/test_spark.py", HEAD + CONTENTS["spark"])
     assert "tests/unit/test_spark.py::test_long starts a JVM: it belongs into one of" in told()
     (tmp_path / "tests/unit/test_spark.py").unlink()
-    write("tests/world/test_alone.py", HEAD + ALONE)
-    assert "test_alone.py::test_alone does not only compute (alone): it belongs elsewhere" in told()
+    write("tests/world/test_alone_there.py", HEAD + ALONE)
+    assert "test_alone_there.py::test_alone does not only compute (alone): it belongs elsewhere" in told()

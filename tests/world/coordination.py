@@ -107,7 +107,7 @@ class Coordination:
         before, self._state = self._state, fact
         if before is None:
             return
-        for owner in before.bound - fact.bound:
+        for owner in (each for each in before.bound if each not in fact.bound):
             self._given_up(owner, fact)
         for number, part in fact.parts.items():
             if number in before.parts:

@@ -174,12 +174,12 @@ class Part(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A coordinator wrote a group's state."""
+    """A coordinator wrote a group's state. `bound`: flows and their instances, in order of their names."""
 
     at_us: int
     group: str
     process: str
-    bound: frozenset[tuple[str, str]]
+    bound: tuple[tuple[str, str], ...]
     parts: dict[int, Part]
 
 

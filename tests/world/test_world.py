@@ -193,7 +193,7 @@ def beaten(at: int, *, is_bound: bool = True) -> Beaten:
 
 def decided(at: int, *, by: str = "c/1", bound: Collection[tuple[str, str]] = (ONE, TWO), **part: Any) -> Decided:
     fields = {"epoch": 1, "phase": "owned", "owner": ONE, "left_s": 0.0, "may_have_more": False, **part}
-    return Decided(at, "g", by, frozenset(bound), {0: Part(**fields)})
+    return Decided(at, "g", by, tuple(bound), {0: Part(**fields)})
 
 
 LED: Final = (Led(1, "g", "c/1", "t1"), Led(2, "g", "d/1", "t2"))

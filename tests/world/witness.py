@@ -39,7 +39,7 @@ def written(at_us: int, group: str, name: str, value: Value, process: str) -> It
         yield Led(at_us, group, process, decode_lease(value, name).token)
     elif kind == "state":
         state = decode_state(decode_version(value, name).body, 0.0, name)
-        bound = frozenset((flow.name, flow.instance) for flow in state.flows.values() if flow.bound)
+        bound = tuple(sorted((flow.name, flow.instance) for flow in state.flows.values() if flow.bound))
         parts = {
             number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.reports_lost)
             for number, each in state.partitions.items()
