@@ -51,6 +51,13 @@ def test_trim_by_offset_and_by_time(filled: Partq) -> None:
     assert filled.browse("orders")[0]["timestamp"] == second
 
 
+def test_partitions_that_are_not_named_keep_all(partq: Partq) -> None:
+    partq("queue", "create", "orders", "--partitions", 3)
+    partq("publish", "orders", stdin=json_lines({"value": str(i)} for i in range(100)))
+    done = partq.json(*TRIM, "--before-offsets", '{"1": 1000000}')
+    assert [p["earliest"] for p in done["partitions"]] == [0, done["partitions"][1]["next"], 0]
+
+
 def test_what_a_group_needs_is_kept_and_said_and_what_it_acknowledged_is_not(partq: Partq) -> None:
     group = Group(partq, {0: 5}, partitions=1)
     text = partq(*TRIM, "--before-offsets", '{"0": 12}').stdout

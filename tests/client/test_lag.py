@@ -6,17 +6,18 @@ import time
 
 import pytest
 
+from partq_spark.base.errors import Unavailable
 from partq_spark.client import groups
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Owner
 from partq_spark.group.status import GroupView
-from partq_spark.log import admin, publish_times
+from partq_spark.log import admin, housekeeping, publish_times
 from partq_spark.log.model import Slice
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from tests.client.conftest import Make
 from tests.log.histories import SECOND_US, Message, all_steps, filled, messages
-from tests.log.queues import World
+from tests.log.queues import World, send
 
 
 @pytest.fixture
@@ -96,6 +97,42 @@ def test_a_log_that_cannot_be_read_hides_nothing_else(world: World) -> None:
     view = groups.status(queue, None, "billing")
     assert lags(view) == [(0, 0.0), (ends[1], None)]
     assert view.notes[-1].startswith("how old the unacknowledged messages are is not known: log chunk ")
+
+
+def test_what_was_trimmed_has_no_age(world: World) -> None:
+    """A group whose messages went before anything was acknowledged."""
+    queue = filled(world, publishes=40)
+    all_steps(queue)
+    ends = queue.head.next
+    housekeeping.trim(queue, [ends[0] - 3, ends[1]])
+    found = messages(queue)
+    admin.create_group(queue, "billing", [0, 0], exact=False)
+    view = groups.status(queue, None, "billing")
+    assert [each.lag_s for each in view.partitions] == [
+        pytest.approx(expected_s(world, found, 0, 0)),
+        0.0 if view.partitions[1].lag == 0 else None,
+    ]
+
+
+def test_it_is_never_negative(world: World) -> None:
+    """A publisher's clock that is ahead."""
+    queue = world.create(1)
+    admin.create_group(queue, "billing", [0])
+    send(queue, [("k", b"v")])
+    world.clock.now_us -= 5 * SECOND_US
+    assert lags(groups.status(queue, None, "billing")) == [(1, 0.0)]
+
+
+def test_a_store_that_does_not_answer_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = filled(world, publishes=40)
+    admin.create_group(queue, "billing", [0, 0])
+
+    def away(*_: object) -> None:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(QueueLog, "load_chunk", away)
+    with pytest.raises(Unavailable):
+        groups.status(queue, None, "billing")
 
 
 def test_it_is_right_within_a_second_of_a_real_clock(make: Make) -> None:

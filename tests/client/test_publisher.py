@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -126,6 +127,16 @@ def test_a_table_is_one_publish_in_its_turn(make: Make) -> None:
     assert [each.headers for each in queue.browse()][-1] == (partq.Header("trace", b"7"),)
 
 
+def test_futures_work_with_asyncio(make: Make) -> None:
+    queue = make()
+
+    async def run() -> list[Any]:
+        with queue.publisher() as publisher:
+            return await asyncio.gather(*(asyncio.wrap_future(publisher.send(str(n), key="a")) for n in range(5)))
+
+    assert [place.offset for place in asyncio.run(run())] == [0, 1, 2, 3, 4]
+
+
 def test_what_is_cancelled_before_its_turn_is_not_published(make: Make) -> None:
     queue = make(partitions=1)
     with queue.publisher(linger_s=60) as publisher:
@@ -248,6 +259,21 @@ def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[
         (("a", None), ("b", b"x")),
         (("twice", b"1"), ("twice", b"2")),
     ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"linger_s": -1},
+        {"max_batch_bytes": 0},
+        {"max_pending_bytes": 1},
+        {"publish_id": ""},
+        {"publish_id": "x", "max_pending_bytes": 2**31},
+    ],
+)
+def test_values_out_of_range_are_refused(make: Make, given: dict[str, Any]) -> None:
+    with pytest.raises(partq.Invalid):
+        make().publisher(**given)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

@@ -90,6 +90,34 @@ def test_messages_of_many_traces_are_linked_and_the_batch_has_a_trace_of_its_own
     assert trace_id(traces.one("ack orders")) == trace_id(received)
 
 
+def test_rows_of_a_typed_queue_carry_it_too(make: Make, traces: Traces) -> None:
+    queue = make("payments", partitions=1, schema="id BIGINT NOT NULL, customer STRING", key="customer")
+    with queue.publisher() as publisher:
+        publisher.send({"id": 1, "customer": "ann"})
+    sent = traces.one("send payments")
+    (carried,) = headers(queue)
+    found = of_headers(carried.items())
+    assert found is not None
+    assert (found.trace_id, found.span_id, found.is_sampled) == (trace_id(sent), span_id(sent), True)
+    with consuming(queue) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        with partq.processing(batch):
+            pass
+    assert trace_id(traces.one("process payments")) == trace_id(sent)
+
+
+def test_what_the_application_is_in_is_the_parent_of_what_it_asks_for(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    with traces.tracer.start_as_current_span("job"), consuming(queue) as consumer:
+        assert consumer.poll(5) is not None
+    received = traces.one("receive orders")
+    assert trace_id(received) == trace_id(traces.one("job"))
+    assert linked(received) == [span_id(traces.one("send orders"))]
+
+
 def test_what_is_acknowledged_by_hand_is_told_too(traces: Traces) -> None:
     """In `foreachBatch`, by `Acknowledger`."""
 
@@ -134,6 +162,27 @@ def test_what_is_not_recorded_is_carried_and_not_linked(make: Make, monkeypatch:
     with consuming(queue) as consumer:
         assert consumer.poll(5) is not None
     assert linked(recorded.one("receive orders")) == []
+
+
+def test_a_message_that_fills_its_limit_is_published_as_it_is(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        limit = publisher._limit
+        publisher.send(b"x" * limit)
+        publisher.send(b"x" * (limit - 100))
+    assert [[*each] for each in headers(queue)] == [[], ["traceparent"]]
+    assert len(traces.named("send orders")) == 2
+
+
+def test_without_headers_among_the_columns_there_are_no_links(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    with consuming(queue, columns=["value"]) as consumer:
+        assert consumer.poll(5) is not None
+    received = traces.one("receive orders")
+    assert linked(received) == []
+    assert told(received)["batch.message_count"] == 1
 
 
 @pytest.mark.parametrize(("before", "is_linked"), [(LOOKED_AT - 1, True), (LOOKED_AT, False)])

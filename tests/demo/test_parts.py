@@ -5,20 +5,29 @@ log as it was, and nobody else can lead its folder elsewhere. That all of it com
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 import partq
 from partq_spark.cli.demo_screen import Screen
-from partq_spark.demo.flights import ddl
+from partq_spark.cli.demo_story import is_settled
+from partq_spark.demo import processes
+from partq_spark.demo.flights import HELD_BACK, PACE_S, SLOW_PACE_S, Feed, ddl
 from partq_spark.demo.ledger import FlowGone, Joined, Ledger, Moved, MoveKind
 from partq_spark.demo.processes import alone
 from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
+from partq_spark.group.model import PartitionStatus, RebalanceStatus
+from partq_spark.group.status import CoordinatorView, FlowView, GroupView, PartitionView
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -251,3 +260,74 @@ def test_a_folder_that_others_may_have_prepared_is_refused(tmp_path: Path) -> No
         with pytest.raises(partq.Invalid, match="only this user may enter"), alone(path):
             pass
     assert (target / "precious").read_text() == "kept"
+
+
+# --- its flights, its flows and its processes -------------------------------------------------------------------------
+
+
+def test_files_come_at_a_pace_that_slows_down_and_the_last_when_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    for number in range(9):
+        pq.write_table(pa.table({"id": [0] * 10}), tmp_path / "from" / f"part-{number}.parquet")
+    now_s = [100.0]
+    feed = Feed(tmp_path / "from", tmp_path / "to", lambda: now_s[0])
+
+    def come_after(seconds: float) -> int:
+        now_s[0] += seconds
+        feed.give()
+        return len(list((tmp_path / "to").glob("*.parquet")))
+
+    assert feed.flights == 90
+    assert [come_after(0), come_after(PACE_S - 0.01), come_after(0.01)] == [1, 1, 2]
+    assert [come_after(PACE_S) for _ in range(5)] == [3, 4, 5, 6, 6]
+    assert come_after(SLOW_PACE_S - PACE_S) == 7
+    assert [come_after(SLOW_PACE_S) for _ in range(100)][-1] == 9 - HELD_BACK
+    feed.hurry()
+    assert come_after(0) == 9
+
+
+@pytest.mark.parametrize(
+    ("owners", "bound", "differs", "settled"),
+    [
+        (["amber", "blue", "amber"], ["amber", "blue"], {}, True),
+        (["amber", "amber", "amber"], ["amber", "blue"], {}, False),
+        (["amber", "blue"], ["amber", "blue", "coral"], {}, False),
+        (["amber", "coral"], ["amber", "blue"], {}, False),
+        (["amber", "blue"], ["amber", "blue"], {"rebalance_status": RebalanceStatus.HOLDDOWN}, False),
+        (["amber", "blue"], ["amber", "blue"], {"status": PartitionStatus.PAUSED}, False),
+    ],
+)
+def test_a_group_is_settled_when_exactly_these_flows_share_evenly(
+    owners: list[str], bound: list[str], differs: dict[str, Any], settled: bool
+) -> None:
+    status = differs.get("status", PartitionStatus.READY)
+    facts = {"epoch": 1, "acknowledged": 0, "delivered": 0, "end": 0, "handoff": None, "reason": ""}
+    view = GroupView(
+        namespace="default",
+        queue="flights",
+        group="board",
+        rebalance_status=differs.get("rebalance_status", RebalanceStatus.READY),
+        rebalance_deadline_s=None,
+        scale_status="Ready",
+        partitions=tuple(
+            PartitionView(partition=number, status=status, flow=flow, **facts)  # type: ignore[arg-type]
+            for number, flow in enumerate(owners)
+        ),
+        flows=tuple(FlowView(flow=flow, active=True, bound=True, partitions=(), last_seen_s=0.1) for flow in bound),
+        coordinator=CoordinatorView(leader="me", age_s=0.1),
+    )
+    assert is_settled(view, {"amber", "blue"}) == settled
+
+
+def test_who_does_not_listen_is_killed_with_all_that_he_started(tmp_path: Path) -> None:
+    deaf = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    deaf += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('up', flush=True); "
+    process = processes._start([sys.executable, "-c", deaf + "time.sleep(60)"], tmp_path / "log", {}, talks=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        assert process.stdout.readline() == "up\n"
+        (child,) = psutil.Process(process.pid).children()
+        processes._end(process, wait_s=0.3)
+    assert process.returncode == -9
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "end of the child")

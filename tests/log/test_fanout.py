@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import destinations, fanout, writers
-from partq_spark.log.admin import alter_queue, delete_queue
+from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import Head, QueueConfig
@@ -25,8 +26,10 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.subscriptions import Namespace, subscribe
 from partq_spark.log.topics import matches
+from partq_spark.objects import open_store
 from tests.log.queues import World, batch_of, floor, head_of, once, read, read_flat
 from tests.support.properties import examples
+from tests.support.servers import Azurite
 from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
@@ -93,8 +96,6 @@ def objects(world: World) -> list[str]:
 
 
 SUBSCRIPTIONS = st.sampled_from(["a", "b", "a/*", "*/b", "a/>", ">", "*", "a/b*"])
-
-
 TOPICS = st.sampled_from(["a", "b", "c", "a/b", "a/bc", "a/b/c", "c/b", None])
 
 
@@ -366,3 +367,34 @@ def test_another_refusal_of_an_attracting_queue_is_not_taken_for_its_deletion(tw
     publish(two_queues, staged, PublishIdentity(writer="query", batch=1, owner="another query"))
     with pytest.raises(Invalid, match="belongs to query another query"):
         publish(two_queues, staged)
+
+
+@pytest.mark.azurite
+def test_on_azure_too_every_queue_gets_it_once_or_none_does(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the heads of a namespace are read side by side."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
+    store = open_store(azurite.fresh_url(), retry_timeout_s=10)
+
+    def publish_twice(batch: int) -> None:
+        with Fan(store, destinations.plan_topics("default", Namespace(store, "default").queues()), seed="test") as fan:
+            fan.add(batch_of([(row.key, row.value) for row in BATCH]), pa.array([row.topic for row in BATCH]))
+            staged, _ = fan.finish()
+        for duplicate in (False, True):
+            identity, opened = replace(IDENTITY, batch=batch), partial(QueueLog, store, "default")
+            done = fanout.publish_all(opened, [staged], identity, seed="test")
+            assert {each.duplicate for _, each in done if each} == {duplicate}
+
+    def found() -> list[list[bytes]]:
+        return [read_flat(queue) for queue in Namespace(store, "default").queues()]
+
+    try:
+        for name, topic in (("all", ">"), ("some", "a/*")):
+            subscribe(create_queue(store, "default", name, 2), topic)
+        publish_twice(3)
+        assert found() == [[b"1", b"2"], [b"1"]]
+        alter_queue(QueueLog(store, "default", "some"), quota_bytes=1)
+        with pytest.raises(Full, match=r"queue 'some' .* is full"):
+            publish_twice(4)
+        assert found() == [[b"1", b"2"], [b"1"]]
+    finally:
+        store.close()

@@ -292,6 +292,12 @@ def test_an_sdk_text_is_told_without_signatures() -> None:
     assert without_secrets("signed with sig=abc and AccountKey=def==;x") == "signed with sig=... and AccountKey=...;x"
 
 
+def test_the_sdk_is_quiet_at_info(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        open_store(url, retry_timeout_s=0).create("a", b"x")
+    assert caplog.messages == []
+
+
 # ---- the container
 
 
