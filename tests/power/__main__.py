@@ -15,7 +15,7 @@ two come seeds of the simulations. What is not noticed has `by` null.
 
 Guards and repairs (`guards.toml`, `repairs.toml`) need no reach. Each meets the steps that are given, one after the
 other, until one fails: what pytest is to run, or a module with its arguments. Without a step a patch meets the test
-that its entry names. Exit code 1: one of them was not noticed.
+that its entry names, or seeds of the world. Exit code 1: one of them was not noticed.
 
     python -m tests.power guards --verdicts FILE "tests/log -m 'not slow'" "tests.world --seeds 300"
     python -m tests.power repairs --verdicts FILE --only 0123abc
@@ -52,7 +52,7 @@ COUNT: Final = 400
 STEP_S: Final = 300.0
 """For one step of one mutant: what has not failed by then has not noticed it."""
 
-SIMULATIONS: Final = (("tests.world", "--seeds", "300"),)
+SEEDS: Final = "tests.world --seeds 300"
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _NOT_THERE: Final = re.compile(r"^ERROR: .*not found.*", re.MULTILINE)
 
@@ -87,7 +87,7 @@ def main() -> int:
         sys.stdout.write(f"{len(lot)} mutants in {DRAWN.relative_to(ROOT)}\n")
         return 0
     mutants = [Mutant(**each) for each in json.loads(DRAWN.read_text())]
-    seeds = () if arguments.without_seeds else SIMULATIONS
+    seeds = () if arguments.without_seeds else (SEEDS,)
     work = {each.name: partial(noticed_by, each, reach, seeds) for each in mutants if arguments.only in each.name}
     judge(work, arguments.verdicts, until_s=until_s, jobs=arguments.jobs)
     return 0
@@ -127,7 +127,7 @@ def _verdicts(path: Path) -> dict[str, str | None]:
     return {line["name"]: line["by"] for line in lines}
 
 
-def noticed_by(mutant: Mutant, reach: Reach, seeds: Sequence[Sequence[str]], tree: Path) -> str | None:
+def noticed_by(mutant: Mutant, reach: Reach, seeds: Sequence[str], tree: Path) -> str | None:
     """The test or seed that notices it, in a copy of the tree, which is as before afterwards."""
     path = tree / mutant.module
     source = path.read_text()
@@ -140,7 +140,7 @@ def noticed_by(mutant: Mutant, reach: Reach, seeds: Sequence[Sequence[str]], tre
     try:
         return (
             _tests(tree, [test for test in tests if test not in reach.jvm])
-            or next((found for each in seeds if (found := _seeds(tree, each))), None)
+            or next((found for each in seeds if (found := _step(tree, each))), None)
             or _tests(tree, [test for test in tests if test in reach.jvm])
         )
     finally:
@@ -157,7 +157,7 @@ def patch_noticed_by(patch: Patch, steps: Sequence[str], tree: Path) -> str | No
     try:
         for module, text in after.items():
             (tree / module).write_text(text)
-        return next((by for step in steps or filter(None, [patch.noticed_by]) if (by := _step(tree, step))), None)
+        return next((by for step in steps or [patch.noticed_by or SEEDS] if (by := _step(tree, step))), None)
     finally:
         for module, text in before.items():
             (tree / module).write_text(text)
@@ -185,11 +185,6 @@ def _tests(tree: Path, tests: Sequence[str]) -> str | None:
         return None
     found = _FAILED.search(output)
     return found[1] if found else f"pytest ends with {code}"
-
-
-def _seeds(tree: Path, which: Sequence[str]) -> str | None:
-    code, _ = _run(tree, *which)
-    return " ".join(which) if code else None
 
 
 def _run(tree: Path, module: str, *arguments: str) -> tuple[int | None, str]:
