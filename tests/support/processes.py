@@ -136,8 +136,10 @@ class Program:
             return
         # Stopped first: else one that dies early would be noticed by another, which might still act.
         doomed = [process for process in self.family() if process.pid not in spare]
-        for send in (psutil.Process.suspend, psutil.Process.kill):
-            for process in doomed:
+        # Killed from the leaves on: a process group that loses its last tie to a parent while one of it is stopped gets
+        # SIGHUP, and so would the spared ones in it.
+        for send, processes in ((psutil.Process.suspend, doomed), (psutil.Process.kill, doomed[::-1])):
+            for process in processes:
                 try:
                     send(process)
                 except psutil.NoSuchProcess:
