@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -63,6 +62,7 @@ class Query:
         self._calls: deque[Step] = deque()
         self._is_running = False
         self.host: Host
+        self.jvm: Host
         self._reader: Any
 
     # --- its process --------------------------------------------------------------------------------------------------
@@ -76,6 +76,7 @@ class Query:
         origin_s = 1000.0 * len(world.scheduler.processes)
         process = world.scheduler.process(f"{self.called}/{self._lives}", origin_s=origin_s)
         self.host = world.machine.host_of(process)
+        self.host.parent = self.jvm = world.machine.host_of(world.scheduler.process(f"{self.called}/jvm"))
         self._reader = PartqDataSource(CaseInsensitiveDict(self.options)).streamReader(_COLUMNS)
         world.machine.begin(self.host, self._serve)
         if available_now:
@@ -124,22 +125,15 @@ class Query:
         self.ask(self._reader.stop)
         return self.kill()
 
-    def freeze(self) -> None:
-        self.host.process.frozen_until_us = self.stage.now_us + _FOR_EVER_US
+    def freeze(self, *, jvm: bool = False) -> None:
+        """Or the JVM that it works for."""
+        (self.jvm if jvm else self.host).process.frozen_until_us = self.stage.now_us + _FOR_EVER_US
 
-    def thaw(self) -> None:
-        process = self.host.process
+    def thaw(self, *, jvm: bool = False) -> None:
+        process = (self.jvm if jvm else self.host).process
         process.frozen_until_us = self.stage.now_us
         for strand in process.strands:
             self.stage.world.scheduler.push(strand, 0)
-
-    def parent_is(self, state: str, proc: Path) -> None:
-        """The JVM that it works for, by the letter that the kernel has for it in `proc`."""
-        liveness = self._reader.process._liveness
-        stat = proc / str(liveness._parent) / "stat"
-        stat.parent.mkdir(exist_ok=True)
-        stat.write_text(f"1 (java) {state} 0 1 1")
-        liveness._proc = proc
 
     # --- what Spark does ----------------------------------------------------------------------------------------------
 

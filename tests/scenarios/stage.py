@@ -9,24 +9,23 @@ import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
 import partq
-from partq_spark.spark.listener import PartqListener
-from partq_spark.spark.worker_process import prepare_worker
 from tests.scenarios.driven import GROUP, QUEUE, Application, Query, Row, again, begun, delivered, new
-from tests.scenarios.ways import STEP_US, Document, Held, Line, Post, Step, key_of
+from tests.scenarios.ways import STEP_US, Act, Held, Instead, Line, Step
 from tests.support.scheduler import SECOND_US
 from tests.world.journey import Journey, Weather
 from tests.world.machine import Host
+from tests.world.ownership import Coordinator
 from tests.world.plan import Plan
-from tests.world.processes import Coordinator
+from tests.world.spark import hear
 from tests.world.threads import Thread
+from tests.world.witness import key_of
 from tests.world.world import World
 
 __all__ = ["GROUP", "Application", "Query", "Row", "Stage", "again", "begun", "delivered", "new"]
@@ -59,7 +58,6 @@ class Stage:
         self.world = world = World(plan)
         self.weather = Weather(way_us=0)
         self.line = world.road = Line(world.store, world.machine, Journey(world.machine, self.weather, lambda _: None))
-        self.post = Post(self)
         self._exits = ExitStack()
         self._most_steps = 0
         self._published = 0
@@ -68,7 +66,7 @@ class Stage:
         world = self.world
         gc.disable()  # what it would end at some moment is not a matter of the scenario
         self._exits.callback(gc.enable)
-        world.machine.stand_ins |= {**self.post.stand_ins(), id(prepare_worker): lambda: None}
+        self._exits.enter_context(world.around.in_place())
         world.store._seen = lambda *_: None  # the judge of random worlds has no facts here
         self._exits.enter_context(world.machine.in_place())
         self._exits.callback(world.scheduler.end)
@@ -165,9 +163,7 @@ class Stage:
 
     def complete(self, query: Query) -> None:
         """A listener hears that the last batch of a query is complete, and says so."""
-        source = SimpleNamespace(latestOffset=json.dumps(query.report), endOffset=json.dumps(query.log[-1]))
-        progress = SimpleNamespace(sources=[source], id="q", name=None)
-        PartqListener().onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type] # of Spark's event
+        hear(json.dumps(query.report), json.dumps(query.log[-1]))
         self.run(STEP_US)
 
     def coordinated(self) -> Coordinator:
@@ -201,7 +197,7 @@ class Stage:
     def metadata(self, partition: int) -> dict[str, str]:
         """A checkpoint as it lies in the store; nothing if there is none."""
         found = self.world.store.load(f"{FOLDER}checkpoint/{partition}")
-        return dict(found.metadata) if isinstance(found, Document) else {}
+        return dict(getattr(found, "metadata", {}))
 
     def offset(self, partition: int) -> int | None:
         found = self.metadata(partition).get("offset")
@@ -212,10 +208,9 @@ class Stage:
         found = self.metadata(partition)
         return found.get("flow"), int(found.get("epoch", 0))
 
-    def edit(self, name: str, change: Callable[[Document], bytes | Mapping[str, str]]) -> None:
+    def edit(self, name: str, change: Callable[[Any], bytes | Mapping[str, str]]) -> None:
         """Behind everybody's back."""
-        found = self.world.store.load(name)
-        assert isinstance(found, Document)
+        found: Any = self.world.store.load(name)
         self.world.store.swap(name, change(found), expected=found.etag)
 
     def wipe(self, folder: str) -> None:
@@ -234,64 +229,30 @@ class Stage:
 
         return put_back
 
-    def late(self, kind: str, part: str, *, by: str = "") -> Held:
-        """The next call of this kind is given up without an answer, and lands when it is released."""
-        held = Held(self, kind, part, by=by, after=False)
-        self.line.rules.remove(held._rule)
-
-        def rule(asked: str, name: str, effect: Callable[[], Any]) -> Callable[[], Any] | None:
-            if asked != kind or part not in name or not self.world.machine.host.process.name.startswith(by):
-                return None
-            self.line.rules.remove(rule)
-
-            def land() -> None:
-                with suppress(partq.PartqError):
-                    effect()
-
-            def give_up() -> Any:
-                held.is_waiting, held.release = True, land  # type: ignore[method-assign] # it is nobody's any more
-                raise partq.Unavailable("no answer came (test)")
-
-            return give_up
-
-        self.line.rules.append(rule)
-        return held
+    def instead(self, kind: str, part: str, act: Act, by: str = "") -> Callable[[], bool]:
+        """The next such call does this. Whether it is still to come."""
+        self.line.coming.append(found := Instead(kind, part, by, act))
+        return lambda: found in self.line.coming
 
     def hold(self, kind: str, part: str, *, by: str = "", after: bool = False, lost: bool = False) -> Held:
-        """The next call of this kind stands still, before or after it takes effect."""
-        return Held(self, kind, part, by=by, after=after, lost=lost)
+        """The next such call stands still, before or after it takes effect. Then its answer may be lost."""
+        held = Held(self.world.machine)
 
-    def break_next(self, kind: str, part: str, *, by: str, error: Exception) -> None:
-        """The next such call raises what no store should."""
+        def slowly(effect: Callable[[], Any]) -> Any:
+            if not after:
+                held.stand_still()
+            found = effect()
+            if after:
+                held.stand_still()
+            return found if not lost else _lost()
 
-        def rule(asked: str, name: str, _effect: Callable[[], Any]) -> Callable[[], Any] | None:
-            if asked != kind or part not in name or not self.world.machine.host.process.name.startswith(by):
-                return None
-            self.line.rules.remove(rule)
+        self.instead(kind, part, slowly, by)
+        return held
 
-            def fail() -> Any:
-                raise error
+    def lose(self, kind: str, part: str, *, by: str = "", answer: bool = True) -> Callable[[], bool]:
+        """The answer to the next such call is lost, or the request. Whether it is still to come."""
+        return self.instead(kind, part, lambda effect: _lost(effect() if answer else None), by)
 
-            return fail
 
-        self.line.rules.append(rule)
-
-    def lose(self, kind: str, part: str, *, by: str = "", answer: bool = True, times: int = 1) -> Callable[[], int]:
-        """The answer to the next such calls is lost, or the request. How many of them are to come."""
-        left = [times]
-
-        def rule(asked: str, name: str, effect: Callable[[], Any]) -> Callable[[], Any] | None:
-            by_whom = self.world.machine.host.process.name
-            if asked != kind or part not in name or not by_whom.startswith(by) or not left[0]:
-                return None
-            left[0] -= 1
-
-            def lost() -> Any:
-                if answer:
-                    effect()
-                raise partq.Unavailable("the answer was lost (test)")
-
-            return lost
-
-        self.line.rules.append(rule)
-        return lambda: left[0]
+def _lost(_answer: object = None) -> Any:
+    raise partq.Unavailable("no answer came (test)")

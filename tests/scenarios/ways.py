@@ -1,16 +1,13 @@
-"""What lies between the processes of a stage, as a scenario sees and breaks it: steps that somebody was asked to make,
-the way to the store, and what local sockets are between a reader process, its listener and its application.
+"""What a scenario sees and breaks between the processes of a stage: steps that somebody was asked to make, and the way
+of all to the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import partq
-from partq_spark.log.partitioner import partition_of
-from partq_spark.objects.api import Document
-from partq_spark.query import notify
 from tests.support.scheduler import SECOND_US, Crash
 from tests.world.journey import Journey
 from tests.world.machine import Machine
@@ -21,13 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STEP_US = 5_000
-
-__all__ = ["STEP_US", "Document", "Held", "Line", "Post", "Step", "key_of"]
-
-
-def key_of(partition: int, among: int) -> str:
-    """One that falls into this partition of so many."""
-    return next(f"k{n}" for n in range(10_000) if partition_of(b"k%d" % n, among) == partition)
 
 
 class Step:
@@ -65,6 +55,19 @@ class Step:
         return self._found
 
 
+Act = Callable[[Callable[[], Any]], Any]
+"""What a call does in place of its effect, which it is given."""
+
+
+class Instead(NamedTuple):
+    """What becomes of the next call of this kind."""
+
+    kind: str
+    part: str
+    by: str
+    act: Act
+
+
 class Line(Road):
     """The way of all processes to the store, which the scenario watches and breaks."""
 
@@ -72,14 +75,15 @@ class Line(Road):
         super().__init__(store, journey)
         self._machine = machine
         self.calls: list[tuple[str, str, str]] = []
-        self.rules: list[Callable[[str, str, Callable[[], Any]], Callable[[], Any] | None]] = []
+        self.coming: list[Instead] = []
 
     def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
-        self.calls.append((self._machine.host.process.name.partition("/")[0], kind, name))
-        for rule in list(self.rules):
-            found = rule(kind, name, effect)
-            if found is not None:
-                effect = found
+        by = self._machine.host.process.name
+        self.calls.append((by.partition("/")[0], kind, name))
+        for each in self.coming:
+            if kind == each.kind and each.part in name and by.startswith(each.by):
+                self.coming.remove(each)
+                effect = partial(each.act, effect)
                 break
         return super().call(kind, name, effect)
 
@@ -89,109 +93,16 @@ class Line(Road):
 
 
 class Held:
-    """The next such call stands still until it is released; then its answer may be `lost`."""
+    """A call that stands still until it is released."""
 
-    def __init__(self, stage: Stage, kind: str, part: str, *, by: str, after: bool, lost: bool = False) -> None:
-        self._stage, self._kind, self._part, self._by, self._after = stage, kind, part, by, after
-        self._lost = lost
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self.is_waiting = self._is_free = False
-        stage.line.rules.append(self._rule)
 
-    def _rule(self, kind: str, name: str, effect: Callable[[], Any]) -> Callable[[], Any] | None:
-        machine = self._stage.world.machine
-        if kind != self._kind or self._part not in name or not machine.host.process.name.startswith(self._by):
-            return None
-        self._stage.line.rules.remove(self._rule)
-
-        def stand_still() -> None:
-            self.is_waiting = True
-            while not self._is_free:
-                machine.sleep(0.01)
-
-        def slowly() -> Any:
-            if not self._after:
-                stand_still()
-            found = effect()
-            if self._after:
-                stand_still()
-            if self._lost:
-                raise partq.Unavailable("no answer came (test)")
-            return found
-
-        return slowly
+    def stand_still(self) -> None:
+        self.is_waiting = True
+        while not self._is_free:
+            self._machine.sleep(0.01)
 
     def release(self) -> None:
         self._is_free = True
-
-
-class Post:
-    """What local sockets are between the processes of a machine: listeners and applications reach a reader process."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._boxes: dict[str, Box] = {}
-        self.trouble = ""  # why no mailbox can be made on this machine
-
-    def stand_ins(self) -> Mapping[int, Any]:
-        return {
-            id(notify.Mailbox): lambda address, handle: Box(self, address, handle),
-            id(notify.Requester): lambda address, *, timeout_s: Requester(self, address, timeout_s),
-            id(notify.send): self.send,
-        }
-
-    def by_name(self, flow: str) -> Requester:
-        """A line to a flow, for words that no application says."""
-        (address,) = {each.address for each in self._boxes.values() if each.address.flow == flow}
-        return Requester(self, address, 30.0)
-
-    def add(self, box: Box) -> str:
-        if self.trouble:
-            raise partq.Invalid(self.trouble)
-        path = f"{box.address.stem}-{len(self._boxes)}"
-        self._boxes[path] = box
-        return path
-
-    def send(self, path: str, message: Mapping[str, Any]) -> bool:
-        """A word that nobody waits for."""
-        box = self._boxes.get(path)
-        if box is None or not box.is_open:
-            return False
-        self._stage.begin(lambda: box.handle(message), box.host)
-        return True
-
-    def ask(self, address: Any, message: Mapping[str, Any], timeout_s: float) -> Any:
-        """By a strand of an application. The latest process under the name answers."""
-        there = [each for each in self._boxes.values() if each.address == address and each.is_open]
-        if not there:
-            raise partq.Unavailable(f"{address} has no reader process here that answered within {timeout_s:g} s")
-        step = self._stage.begin(lambda: there[-1].handle(message), there[-1].host)
-        while not step.is_done:
-            self._stage.world.machine.sleep(0.01)
-        return step.found()
-
-
-class Box:
-    """In place of `Mailbox`."""
-
-    def __init__(self, post: Post, address: Any, handle: Callable[[Mapping[str, Any]], Any]) -> None:
-        self.address, self.handle = address, handle
-        self.host = post._stage.world.machine.host
-        self._is_closed = False
-        self.path = post.add(self)
-
-    @property
-    def is_open(self) -> bool:
-        return self.host.process.alive and not self._is_closed
-
-    def close(self) -> None:
-        self._is_closed = True
-
-
-class Requester:
-    """In place of the real one."""
-
-    def __init__(self, post: Post, address: Any, timeout_s: float) -> None:
-        self._post, self._address, self._timeout_s = post, address, timeout_s
-
-    def ask(self, message: Mapping[str, Any]) -> Any:
-        return self._post.ask(self._address, message, self._timeout_s)

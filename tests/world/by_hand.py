@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import partq
-from partq_spark.base.errors import PartqError
 from tests.world.facts import Handled, Refused, Row
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class ByHand:
         world.take(Handled(world.now_us, group, self.flow, said))
         try:
             still = acknowledge()
-        except PartqError as error:
+        except partq.PartqError as error:
             world.counts[f"acknowledged in vain: {type(error).__name__}"] += 1
             return
         refused = tuple(row for row in said if row.partition not in still)

@@ -203,7 +203,7 @@ class Caller(Flow):
     def _handle(self, held: Held) -> None:
         """A batch that it holds, before it asks for the next one."""
         rng, signals = self.rng, self._habits.signals
-        if rng.random() < signals / 4:  # before the assignment
+        if rng.random() < (signals / 4 or 0.2 * (self.world.plan.habits == "rounds")):  # before the assignment
             self._drop(held)
             return
         if signals == 0.5 or rng.random() < 0.75:

@@ -49,15 +49,15 @@ class Application(Caller):
             name = self.rng.choice(self._habits.operations)
             self.world.counts[name] += 1
             self._befell(name, is_accident=name in ("three", "abandon"))
+            for held in self._given:
+                if held.is_dropped and self.rng.random() < 0.5:
+                    held.batch = None  # what nobody used is collected some time
             getattr(self, f"_{name}")()
         self._close()
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        for held in self._given:
-            if held.is_dropped:
-                held.batch = None  # what nobody used is collected some time
         self.sleep(self.rng.choice((0.05, 0.6, 1.5, 8.0)))
 
     def _reopen(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructType
 
-from partq_spark.base.errors import PartqError
+import partq
 from partq_spark.spark.source import PartqDataSource
 from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.by_hand import ByHand
@@ -155,7 +155,7 @@ class Driver:
     def committed(self, batch: Batch) -> None:
         self.world.counts["batches"] += 1
         if self.plan.listener and self.plan.how.grouped:
-            batch.tell(self.world.around.mailboxes)
+            batch.tell()
 
     def handle(self, batch: Batch) -> None:
         """The sink, or foreachBatch, which may fail anywhere."""
@@ -261,7 +261,7 @@ class Driver:
             self.world.machine.sleep(_AGAIN_S)
             for hand in self.hands if self.world.is_calm else ():
                 if hand.rows:
-                    with self.alone, suppress(PartqError):
+                    with self.alone, suppress(partq.PartqError):
                         hand.begin()
                         hand.acknowledge(everything=True)
 
@@ -317,7 +317,7 @@ def _told(begin: Callable[[], None]) -> None:
     """Whoever is not told what is in hand cannot go on."""
     try:
         begin()
-    except PartqError as error:
+    except partq.PartqError as error:
         raise QueryFailed(f"in_hand: {error}") from error
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from partq_spark.base.errors import PartqError, Unavailable
+import partq
 from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.machine import Host, Machine
 
@@ -92,14 +92,14 @@ class Journey:
         if self._weather.way_us:
             self._machine.scheduler.sleep_us(self._machine.host.rng.randint(0, self._weather.way_us))
 
-    def _lost(self, fate: str, what: str) -> Unavailable:
+    def _lost(self, fate: str, what: str) -> partq.Unavailable:
         self._happened(fate)
         if not (fate == "outage" and self._weather.refuses):
             self._machine.sleep(_TIME_OUT_S)
-        return Unavailable(f"{what}: {fate} (simulated)")
+        return partq.Unavailable(f"{what}: {fate} (simulated)")
 
     def _land(self, host: Host, effect: Callable[[], object], lives: int) -> None:
         if self._weather.lives == lives:
-            with suppress(PartqError):
+            with suppress(partq.PartqError):
                 self._carried_out(host, effect)
                 self._happened("landed late")

@@ -29,10 +29,15 @@ from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, Final
+from unittest import mock
+from zlib import crc32
 
 import coordinator
 import partq_spark
+from coordinator.schedule import Job
 from partq_spark.base import effects
+from partq_spark.group.heartbeat import Liveness
+from partq_spark.group.model import GroupKey
 from partq_spark.log import connect
 from partq_spark.log.sizes import LOG_SIZES
 from partq_spark.objects import open_store
@@ -86,6 +91,10 @@ def _defaults() -> tuple[tuple[Callable[[Any], None], Any], ...]:
             if name.startswith(("__dataclass_dflt_", "_dflt_")):
                 found.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
     return tuple(found)
+
+
+def _same_hash(_: object) -> int:
+    return 0
 
 
 class Host:
@@ -261,7 +270,7 @@ class Machine:
         parent = self.host.parent
         return parent.pid if parent is not None and parent.process.alive else _FIRST_PID
 
-    def state_of(self, pid: int) -> str:
+    def _state_of(self, pid: int) -> str:
         """As `/proc` says it: stopped or not."""
         process = next((host.process for host in self._hosts.values() if host.pid == pid), None)
         return "T" if process is not None and process.frozen_until_us > self.scheduler.now_us else "S"
@@ -287,7 +296,13 @@ class Machine:
         for put, value in defaults:
             put(self._functions[id(value)])
         try:
-            yield
+            # Else the order of sets would depend on the seed of Python's hashes, and on where objects lie.
+            with (
+                mock.patch.object(GroupKey, "__hash__", lambda key: crc32(str(key).encode())),
+                mock.patch.object(Job, "__hash__", _same_hash),
+                mock.patch.object(Liveness, "_state_of", lambda _, pid: self._state_of(pid)),
+            ):
+                yield
         finally:
             for put, value in defaults:
                 put(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from partq_spark.base.errors import PartqError, Unavailable
+import partq
 from partq_spark.query import notify
 from partq_spark.query.notify import Address
 from tests.support.scheduler import SECOND_US, Strand
@@ -15,6 +15,7 @@ from tests.world.machine import Host, Machine
 from tests.world.threads import Thread
 
 Datagram = Mapping[str, Any]
+_Answer = Mapping[str, Any] | partq.PartqError
 _WAY_US: Final = 1000
 _LOOK_S: Final = 0.1
 _SILENCE_US: Final = SECOND_US  # after which the next process under the name is asked, too
@@ -25,6 +26,7 @@ class Mailboxes:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.trouble = ""  # why none can be made on this machine
         self._open: list[_Mailbox] = []
 
     def put_in_place(self) -> None:
@@ -49,7 +51,14 @@ class Mailboxes:
         self._open = [box for box in self._open if box.host.process.alive]
         return [box for box in reversed(self._open) if address in (None, box.address)]
 
+    def ask(self, flow: str, message: Datagram) -> Datagram:
+        """Words that no application says."""
+        (address,) = {box.address for box in self.living() if box.address.flow == flow}
+        return _Requester(self, address, 30.0).ask(message)
+
     def opened(self, box: _Mailbox) -> None:
+        if self.trouble:
+            raise partq.Invalid(self.trouble)
         self._open.append(box)
 
     def closed(self, box: _Mailbox) -> None:
@@ -70,13 +79,13 @@ class _Mailbox:
     def close(self) -> None:
         self._of.closed(self)
 
-    def begin(self, message: Datagram, answered: Callable[[Datagram | PartqError | None], None]) -> None:
+    def begin(self, message: Datagram, answered: Callable[[_Answer | None], None]) -> None:
         """Deal with it, in a thread of this process."""
 
         def serve() -> None:
             try:
                 answered(self._handle(message))
-            except PartqError as error:
+            except partq.PartqError as error:
                 answered(error)
 
         Thread(target=serve, name="mailbox", machine=self._of.machine).start_in(self.host)
@@ -93,11 +102,13 @@ class _Requester:
         scheduler, asker = self._of.machine.scheduler, self._of.machine.strand
         until_us = scheduler.now_us + round(self._timeout_s * SECOND_US)
         while scheduler.now_us < until_us:
-            others: list[Datagram | PartqError] = []
-            for box in self._of.living(self._address):
-                answer = self._asked(box, message, asker, min(until_us, scheduler.now_us + _SILENCE_US))
-                if isinstance(answer, PartqError):
-                    if not isinstance(answer, Unavailable):
+            others: list[_Answer] = []
+            boxes = self._of.living(self._address)
+            for box in boxes:
+                silent_us = scheduler.now_us + _SILENCE_US if len(boxes) > 1 else until_us
+                answer = self._asked(box, message, asker, min(until_us, silent_us))
+                if isinstance(answer, partq.PartqError):
+                    if not isinstance(answer, partq.Unavailable):
                         raise answer
                     others.append(answer)
                 elif answer is not None:
@@ -105,17 +116,17 @@ class _Requester:
                         return answer
                     others.append(answer)
             if others:
-                if isinstance(others[0], PartqError):
+                if isinstance(others[0], partq.PartqError):
                     raise others[0]
                 return others[0]
             self._of.machine.sleep(_LOOK_S)
-        raise Unavailable(f"{self._address} has no reader process that answers (simulated)")
+        raise partq.Unavailable(f"{self._address} has no reader process that answers (simulated)")
 
-    def _asked(self, box: _Mailbox, message: Datagram, asker: Strand, until_us: int) -> Datagram | PartqError | None:
+    def _asked(self, box: _Mailbox, message: Datagram, asker: Strand, until_us: int) -> _Answer | None:
         scheduler = self._of.machine.scheduler
-        answers: list[Datagram | PartqError | None] = []
+        answers: list[_Answer | None] = []
 
-        def answered(answer: Datagram | PartqError | None) -> None:
+        def answered(answer: _Answer | None) -> None:
             answers.append(answer)
             scheduler.wake(asker, _WAY_US)
 

@@ -1,5 +1,5 @@
-"""Ownership that forgets: a server in memory with Redis' semantics, which is emptied, restarted or set back, and each
-process' way to it. `ownership="store"` is production's own, beside the queue.
+"""What shares a group: the sidecar; and ownership that forgets, a server in memory with Redis' semantics, which is
+emptied, restarted or set back, and each process' way to it. `ownership="store"` is production's own, beside the queue.
 """
 
 from __future__ import annotations
@@ -9,21 +9,50 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from coordinator.logs import silent
+from coordinator.service import Service
+from coordinator.settings import Settings
 from partq_spark.group.documents.api import Announce, DocumentOperation, Remove, Swap, Value
 from partq_spark.group.documents.memory import DocumentsSnapshot, MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
-from partq_spark.group.ownership import Ownership, open_ownership
+from partq_spark.group.ownership import Ownership, import_client, open_ownership
+from partq_spark.log.connect import shared_store
 from partq_spark.objects.api import ObjectStore
 from tests.support.scheduler import SECOND_US, Strand
 from tests.world.journey import Journey
-from tests.world.machine import Machine
+from tests.world.machine import Host, Machine
 from tests.world.plan import URL
+from tests.world.processes import Actor
 
 LOSSES: Final = ("flush", "empty", "rollback")
 """It is emptied and says nothing of it; it is started again without data; with an old copy."""
 
 Seen = Callable[[GroupKey, str, Value], None]
 _open_ownership = open_ownership  # production's own
+
+
+class Coordinator(Actor):
+    """The sidecar."""
+
+    def live(self, host: Host) -> None:
+        world, plan = self.world, self.world.plan
+        settings = Settings(
+            store=world.url,
+            ownership=world.ownership_of(),
+            name=self.name,
+            lease_timeout_s=plan.lease_timeout_s,
+            renewal_s=plan.lease_timeout_s / 4,
+            handoff_look_s=0.1,
+            heads_look_s=1.0,
+            frozen_after_s=min(plan.lease_timeout_s, 3.0),
+            assumed_session_timeout_s=plan.session_timeout_s,
+            housekeeping=plan.housekeeping,
+            retry_most_s=2.0,
+        )
+        ownership = world.server.open(world.ownership_of(), store=shared_store(world.url, 0.0))
+        service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership, log=silent)
+        host.on_term = service.stop
+        service.run()
 
 
 class _Board(threading.Condition):
@@ -64,6 +93,7 @@ class OwnershipServer:
         self._memory.changed = _Board(machine)
         self._machine, self._journey, self._seen = machine, journey, seen
         self._copies: list[DocumentsSnapshot] = []
+        machine.stand_ins |= {id(open_ownership): self.open, id(import_client): lambda _: None}
 
     def open(self, url: str, *, store: ObjectStore, group: GroupKey | None = None, **more: Any) -> Ownership:
         """In place of production's `open_ownership`."""

@@ -1,5 +1,5 @@
 """The processes of a world and what they do with what users hold in their hands: `partq.Publisher`, `partq.Consumer`, a
-coordinator's service. Each lives several lives; what it knows dies with each.
+queue. Each lives several lives; what it knows dies with each.
 """
 
 from __future__ import annotations
@@ -11,11 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import partq
-from coordinator.logs import silent
-from coordinator.service import Service
-from coordinator.settings import Settings
-from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.log.connect import shared_store
 from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
 from tests.world.machine import Host
@@ -99,30 +94,6 @@ class Actor:
         self.world.machine.sleep(seconds)
 
 
-class Coordinator(Actor):
-    """The sidecar."""
-
-    def live(self, host: Host) -> None:
-        world, plan = self.world, self.world.plan
-        settings = Settings(
-            store=world.url,
-            ownership=world.ownership_of(),
-            name=self.name,
-            lease_timeout_s=plan.lease_timeout_s,
-            renewal_s=plan.lease_timeout_s / 4,
-            handoff_look_s=0.1,
-            heads_look_s=1.0,
-            frozen_after_s=min(plan.lease_timeout_s, 3.0),
-            assumed_session_timeout_s=plan.session_timeout_s,
-            housekeeping=plan.housekeeping,
-            retry_most_s=2.0,
-        )
-        ownership = world.open_ownership(world.ownership_of(), store=shared_store(world.url, 0.0))
-        service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership, log=silent)
-        host.on_term = service.stop
-        service.run()
-
-
 class Publisher(Actor):
     """Sends messages one by one, in the order of their keys, until all of its plan are sent. What it did not hear of it
     does not send again.
@@ -140,7 +111,7 @@ class Publisher(Actor):
             try:
                 with self.world.queue().publisher(linger_s=self.rng.choice((0.0, 0.05, 0.5))) as publisher:
                     self._publish(host, publisher)
-            except PartqError:
+            except partq.PartqError:
                 self.sleep(_AGAIN_S)
         self.is_done = not self.left
 
@@ -184,7 +155,7 @@ class Flow(Actor):
                 with self.consumer() as consumer:
                     host.on_term = consumer.stop
                     self.consume(host, consumer)
-            except PartqError:
+            except partq.PartqError:
                 self.sleep(_AGAIN_S)
 
     def consumer(self, **more: Any) -> partq.Consumer:
@@ -209,7 +180,7 @@ class Flow(Actor):
             asked_us = world.now_us
             try:
                 batch = consumer.poll(1.0)
-            except Unavailable:
+            except partq.Unavailable:
                 self.sleep(_AGAIN_S)
                 continue
             if batch is None:
@@ -254,7 +225,7 @@ class Operator(Actor):
             try:
                 self._do(self.world.queue(self._event.whom or self.world.QUEUE))
                 self.is_done = True
-            except Unavailable:
+            except partq.Unavailable:
                 self.sleep(_AGAIN_S)
 
     def _do(self, queue: partq.Queue) -> None:
@@ -263,7 +234,7 @@ class Operator(Actor):
             case "alter":
                 queue.alter(partitions=self._event.number, ownership=ownership)
             case "rewind":
-                with suppress(Invalid):  # no partition is past that place
+                with suppress(partq.Invalid):  # no partition is past that place
                     queue.rewind(self.world.GROUP, by=self._event.number, ownership=ownership)
             case "settings":
                 queue.alter(ownership=ownership, **_SETTINGS[self._event.number % len(_SETTINGS)])
@@ -272,7 +243,7 @@ class Operator(Actor):
                     lambda: queue.remove_group(self.world.GROUP, ownership=ownership, force=True),
                     lambda: queue.create_group(self.world.GROUP, starting="earliest", ownership=ownership),
                 ):
-                    with suppress(Invalid):  # a flow was faster
+                    with suppress(partq.Invalid):  # a flow was faster
                         remade()
             case "compact":
                 queue.compact(min_age_s=0.0)
@@ -290,5 +261,5 @@ def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
     while True:
         try:
             return call()
-        except Unavailable:
+        except partq.Unavailable:
             sleep(_AGAIN_S)

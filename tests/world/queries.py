@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from partq_spark.base.errors import Corrupt
+import partq
 from tests.support.scheduler import SECOND_US, Process
 from tests.world.drivers import Driver
 from tests.world.facts import Befell
@@ -82,7 +82,7 @@ class Query(Actor):
             return
         if error is not None:
             self.befell(f"query ends: {type(error).__name__}")
-            if isinstance(error, Corrupt):
+            if isinstance(error, partq.Corrupt):
                 world.machine.deaths.append(error)
             if "has written commits" in str(error):
                 self.spark.forget_commits()  # Spark says so for ever, and somebody does what it takes

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from unittest import mock
 
 from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from partq_spark.base.errors import PartqError
-from partq_spark.group.heartbeat import Liveness
-from partq_spark.query import offsets
+import partq
+from partq_spark.spark.listener import PartqListener
 from partq_spark.spark.worker_process import prepare_worker
 from tests.support.scheduler import SECOND_US, Strand
 from tests.world.machine import Host, Machine
@@ -233,13 +233,10 @@ class Around:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Tasks know of their batch, reader processes of their parent, applications of their readers."""
+        """Tasks know of their batch, applications of their readers."""
         self.mailboxes.put_in_place()
         self.machine.stand_ins[id(prepare_worker)] = lambda: None
-        with (
-            mock.patch.object(TaskContext, "get", self._context),
-            mock.patch.object(Liveness, "_state_of", lambda _, pid: self.machine.state_of(pid)),
-        ):
+        with mock.patch.object(TaskContext, "get", self._context):
             yield
 
 
@@ -379,22 +376,23 @@ class Batch:
         """And when the reader was done with it."""
         return source.partitions(start_of(source, start), json.loads(end.text)), self.run.now_us
 
-    def tell(self, mailboxes: Mailboxes) -> None:
-        """As the listener does, some time after it is complete."""
+    def tell(self) -> None:
+        """To the listener, some time after it is complete."""
         for reader, end in zip(self.run.readers, self.run.end, strict=True):
-            path = (reader.ask(lambda source: source.reportLatestOffset()) or {}).get("notify")
-            if path and end.text:
-                message = {"do": "complete", "end": offsets.digest(json.loads(end.text))}
-                self.run.machine.scheduler.push(partial(_send, mailboxes, path, message), SECOND_US // 10)
+            report = json.dumps(reader.ask(lambda source: source.reportLatestOffset()) or {})
+            self.run.machine.scheduler.push(partial(hear, report, end.text), SECOND_US // 10)
 
 
 def _commit(source: Any, end: Any) -> None:
     source.commit(end)
 
 
-def _send(mailboxes: Mailboxes, path: str, message: Mapping[str, Any]) -> None:
-    mailboxes.send(path, message)
+def hear(report: str, end: str) -> None:
+    """A listener hears that a batch is complete, by what its source reported and where the batch ends."""
+    source = SimpleNamespace(latestOffset=report, endOffset=end)
+    progress = SimpleNamespace(sources=[source], id="q", name=None)
+    PartqListener().onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type] # of Spark's event
 
 
-ENDS_A_QUERY: Final = (PartqError, QueryFailed)
+ENDS_A_QUERY: Final = (partq.PartqError, QueryFailed)
 """What a query may end with and be started again."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from partq_spark.objects.memory import MemoryStore
+from partq_spark.objects.retrying import Retrying
 from tests.support.way import WRITES, Way
 from tests.world.journey import Journey
 from tests.world.machine import Machine
@@ -47,6 +48,10 @@ class Road(Way):
     def __init__(self, store: TrueStore, journey: Journey) -> None:
         super().__init__(store)
         self._journey = journey
+
+    def opened(self, retry_timeout_s: float) -> Retrying:
+        """As processes have it, which try again."""
+        return Retrying(self, retry_timeout_s)
 
     def time_us(self) -> int | None:
         return self.store.time_us()

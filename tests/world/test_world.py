@@ -116,7 +116,8 @@ def test_each_seed_run_twice_gives_the_same_facts() -> None:
 
 @pytest.mark.slow
 def test_the_history_does_not_depend_on_hashes() -> None:
-    assert len(histories_of(run_seed, tuple(range(300_000, 300_000 + len(KINDS))))) == 1
+    """In these it did: a coordinator with two groups looks after the one or the other first."""
+    assert len(histories_of(run_seed, (5, 49, 78, 88, 93, 143))) == 1
 
 
 def test_a_failure_is_shrunk_to_the_events_that_it_needs() -> None:

@@ -49,7 +49,9 @@ class StandIn:
         self.__dict__.update(names)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        """What is not replaced, which is asked for here once."""
+        found = self.__dict__[name] = getattr(self._module, name)
+        return found
 
 
 class Lock:

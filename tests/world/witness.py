@@ -8,12 +8,18 @@ from partq_spark.group.codec import decode_lease, decode_state
 from partq_spark.group.documents.api import Value
 from partq_spark.group.ownership.encoding import decode_heartbeat, decode_version
 from partq_spark.log.codec import decode_head
+from partq_spark.log.partitioner import partition_of
 from tests.world.facts import Beaten, Checkpointed, Decided, Led, Part
 
 
 def groups_of(head: bytes, name: str) -> dict[str, int]:
     """The groups of a queue, and since when each is there, by the number of a head."""
     return {group: found.since_sequence for group, found in decode_head(head, name).groups.items()}
+
+
+def key_of(partition: int, among: int) -> str:
+    """One that falls into this partition of so many."""
+    return next(f"k{n}" for n in range(10_000) if partition_of(b"k%d" % n, among) == partition)
 
 
 def since_of(checkpoint: Mapping[str, str]) -> int:

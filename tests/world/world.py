@@ -10,16 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import partq
-from partq_spark.client import PartitionCheckpoint
-from partq_spark.group.checkpoints import checkpoint_folder
-from partq_spark.group.documents.api import Value
-from partq_spark.group.model import GroupKey
-from partq_spark.group.ownership import import_client, open_ownership
-from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.retrying import Retrying
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Scheduler
 from tests.world import witness
@@ -34,10 +27,10 @@ from tests.world.log_plan import GRACE_S
 from tests.world.logs import Keeper, Visitor, Writer
 from tests.world.machine import EPOCH_S, Machine
 from tests.world.outcome import Outcome, quiet
-from tests.world.ownership import OwnershipServer
+from tests.world.ownership import Coordinator, OwnershipServer
 from tests.world.payloads import COLUMNS, text_of
 from tests.world.plan import APPLICATION, Plan
-from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher, patiently
+from tests.world.processes import RETRY_S, Actor, Flow, Operator, Publisher, patiently
 from tests.world.queries import Query
 from tests.world.query_plan import RESULTS, SUBSCRIPTIONS, queues_of
 from tests.world.spark import Around
@@ -87,9 +80,7 @@ class World:
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
         self._journeys = {name: Journey(self.machine, each, self._landed) for name, each in self.weathers.items()}
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
-        folders = {checkpoint_folder(GroupKey("default", queue, group)): group for group, queue in self.groups.items()}
-        self._folders = folders
-        self._keys = {GroupKey("default", queue, group): group for group, queue in self.groups.items()}
+        self._folders = {f"default/{queue}/{group}": group for group, queue in self.groups.items()}
         etags = random.Random(f"world etags {plan.seed}")
         self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
         self.road = Road(self.store, self._journeys["objects"])
@@ -98,8 +89,6 @@ class World:
         self.ledger = Ledger(self.store, folder, lambda: self.now_us, epoch_us=EPOCH_S * SECOND_US, grace_us=grace_us)
         tokens = random.Random(f"world tokens {plan.seed}")
         self.server = OwnershipServer(self.machine, tokens, self._journeys["ownership"], self._documented)
-        self.open_ownership = self.server.open
-        self.machine.stand_ins |= {id(open_ownership): self.server.open, id(import_client): lambda _: None}
         self._since: dict[str, int] = {}  # of each group that is there
         self.actors: dict[str, Actor] = {}
         self.around = Around(self.machine)
@@ -134,9 +123,9 @@ class World:
             except Violation as violation:
                 self._violation = violation
 
-    def _open(self, url: str, retry_timeout_s: float) -> ObjectStore:
+    def _open(self, url: str, retry_timeout_s: float) -> Any:
         demand(url == self.url, "another store was opened:", url)
-        return Retrying(self.road, retry_timeout_s)
+        return self.road.opened(retry_timeout_s)
 
     def _seen(self, name: str, content: bytes | Mapping[str, str] | None) -> None:
         """Of the objects."""
@@ -144,22 +133,22 @@ class World:
             self._note(name, content)
         if content is None:
             return
-        folder, slash, partition = name.rpartition("/")
-        group = self._folders.get(folder + slash)
+        folder, _, partition = name.rpartition("/")
+        group = self._folders.get(folder.removesuffix("/checkpoint"))
         if group is not None and partition.isdecimal() and not isinstance(content, bytes):
             if witness.since_of(content) == self._since.get(group):  # else it is of a group that was removed
                 self.take(witness.checkpointed(self.now_us, group, int(partition), content))
             return
         if isinstance(content, bytes) and name.endswith("/_head.json"):
             self._headed(name, content)
-        for key, group in self._keys.items():
-            if name.startswith(f"{key}/ownership/"):
-                self._written(group, name.removeprefix(f"{key}/ownership/"), content, "objects")
+        for folder, group in self._folders.items():
+            if name.startswith(f"{folder}/ownership/"):
+                self._written(group, name.removeprefix(f"{folder}/ownership/"), content, "objects")
 
     def _headed(self, name: str, content: bytes) -> None:
         since = witness.groups_of(content, name)
-        for key, group in self._keys.items():
-            if name == f"{key.namespace}/{key.queue}/_head.json":
+        for group, queue in self.groups.items():
+            if name == f"default/{queue}/_head.json":
                 if group in self._since and self._since[group] != since.get(group):
                     self.take(Removed(self.now_us, group))
                     del self._since[group]
@@ -176,11 +165,11 @@ class World:
         """Whether somebody still works on the log."""
         return not all(self.actors[each].is_done for each in (*self.plan.log.writers, *self.plan.log.keepers))
 
-    def _documented(self, key: GroupKey, name: str, value: Value) -> None:
+    def _documented(self, folder: object, name: str, value: Any) -> None:
         """Of the server that keeps ownership."""
-        self._written(self._keys[key], name, value, "ownership")
+        self._written(self._folders[str(folder)], name, value, "ownership")
 
-    def _written(self, group: str, name: str, value: Value, where: str) -> None:
+    def _written(self, group: str, name: str, value: Any, where: str) -> None:
         for fact in witness.written(self.now_us, group, name, value, self._journeys[where].sender):
             self.take(fact)
 
@@ -308,7 +297,7 @@ class World:
         """The results last, because acknowledging the source may need them to be written."""
         for group in sorted(self.kept):
             found = self.queue(self.groups[group]).checkpoints(group).partitions
-            if any(isinstance(each, PartitionCheckpoint) and each.lag for each in found):
+            if any(getattr(each, "lag", 0) for each in found):
                 return False
         others = [*(self.groups.keys() - self.kept), *self._alone()]
         # Where nobody has had a removed partition yet, there is no checkpoint that would tell of it.
