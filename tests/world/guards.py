@@ -15,39 +15,14 @@ from typing import Any, Final
 from tests.power.patches import patched, patches
 
 ROOT: Final = Path(__file__).parents[2]
-OF_COORDINATION: Final = (
-    *("epoch equality", "one's own name in the checkpoint", "lease token", "self-fencing", "condition of the fence"),
-    *("state before effect", "incarnation", "the lease is still held after the state was read"),
-    *("silence is what was observed", "announced before delivered", "delivered in the state that was seen"),
-    *("condition of the state", "drained by records read after the pause", "a fence only at a higher epoch"),
-    *("only the owner moves a checkpoint", "lost reports count as all delivered", "an earlier layout is waited for"),
-    *("what is waited for is acknowledged", "a removed partition is delivered to its end"),
-    *("rewinds are counted in the head", "acknowledged at the same epoch only"),
-)
-OF_THE_LOG: Final = (
-    "log: the store's swap condition",
-    "publish: a writer's batch is there already",
-    "publish: an unknown outcome is settled",
-    "publish: the stage floor",
-    "publish: the layout",
-    "publish: placed anew after a conflict",
-    "publish: time grows strictly",
-    "writers: pages",
-    "collection: only what was marked",
-    "collection: one grace after marking",
-    "trimming: what a group needs stays",
-    "trimming: tokens that are gone",
-    "compaction: the run as it was chosen",
-    "altering: a change whose answer was lost",
-)
-OF_CONSUMERS: Final = (
-    "consumer: a loop begun again gives back what the former one was left with",
-    "consumer: a second question is refused",
-    "consumer: what nobody looked into is given back",
-    "consumer: what a cancelled wait had taken comes with the next question",
-    "consumer: an acknowledgement names its round",
-)
+_OF_THE_LOG: Final = ("log", "publish", "writers", "collection", "trimming", "compaction", "altering")
 BY_NAME: Final = {each.name: each for each in patches("guards")}
+
+
+def kind_for(name: str) -> str | None:
+    """Of the seeds that have to do with this guard; None: all kinds."""
+    room, colon, _ = name.partition(":")
+    return "log" if room in _OF_THE_LOG and colon else {"consumer": "application", "sink": "sinks"}.get(room)
 
 
 @contextmanager
