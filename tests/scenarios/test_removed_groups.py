@@ -41,40 +41,26 @@ def night(stage: Stage, **options: str) -> Query:
 # --- who starts again -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("checkpoints", ["store", "none"])
-def test_a_job_whose_group_was_removed_is_refused_and_nothing_is_skipped(alone: Stage, checkpoints: str) -> None:
-    query = night(alone, checkpoints=checkpoints)
+@pytest.mark.parametrize("is_cut_off", [False, True])
+@pytest.mark.parametrize("options", [{}, {"checkpoints": "none"}, {"ackMode": "manual"}])
+def test_a_job_whose_group_was_removed_is_refused_and_nothing_is_skipped(
+    alone: Stage, options: dict[str, str], is_cut_off: bool
+) -> None:
+    """A batch that was not complete counts for nothing. By hand nobody knows what is dealt with: no place is named."""
+    query = night(alone, **options)
+    if is_cut_off:
+        query.forget(len(query.log), commits=query.committed - 1)
     with pytest.raises(partq.Invalid, match=GONE) as refused:
         query.start(available_now=True).trigger()
-    for part in ("flow 'nightly'", "new checkpoint location", 'startingOffsets={"0":4,"1":4}'):
+    starting = '{"0":0,"1":0}' if is_cut_off else '{"0":4,"1":4}'
+    for part in ("flow 'nightly'", "new checkpoint location"):
         assert part in str(refused.value)
+    assert (f"startingOffsets={starting}" in str(refused.value)) == ("ackMode" not in options)
     assert groups(alone) == [], "it was not made anew"
-    (again,) = begun(one(alone, startingOffsets='{"0":4,"1":4}', checkpoints=checkpoints))
-    again.drain()
-    assert delivered(query, again) == alone.everything
-
-
-def test_a_batch_that_was_not_complete_is_not_counted_as_dealt_with(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.drain()
-    alone.publish(2, 2)
-    query.plan()
-    query.deliver()
-    query.stop()
-    alone.remove_group()
-    with pytest.raises(partq.Invalid, match=GONE) as refused:
-        query.start().trigger()
-    assert 'startingOffsets={"0":4,"1":4}' in str(refused.value)
-
-
-def test_with_manual_acknowledgements_nobody_knows_where_it_was(alone: Stage) -> None:
-    """What was delivered may not be dealt with: no place is offered."""
-    query = night(alone, ackMode="manual")
-    with pytest.raises(partq.Invalid, match=GONE) as refused:
-        query.start().trigger()
-    assert "new checkpoint location" in str(refused.value)
-    assert "startingOffsets={" not in str(refused.value)
+    if "ackMode" not in options and not is_cut_off:
+        (again,) = begun(one(alone, startingOffsets=starting, **options))
+        again.drain()
+        assert delivered(query, again) == alone.everything
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
@@ -249,24 +235,3 @@ def test_a_leader_that_never_saw_the_group_gone_notices_that_it_is_another_one(a
     (other,) = begun(alone.query("b"))
     other.run()
     alone.until(lambda: other.offsets(0) == [0, 1, 2, 3], 120.0)
-
-
-def test_a_group_that_is_not_there_is_not_removed_again(alone: Stage) -> None:
-    begun(one(alone))
-    alone.remove_group()
-    with pytest.raises(partq.Invalid, match="has no group"):
-        alone.remove_group()
-
-
-@pytest.mark.conformance("RES-05")
-def test_a_group_of_another_queue_by_the_same_names_is_another_one(alone: Stage) -> None:
-    """Also where it was made with the same sequence number: each queue counts from one."""
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.drain().stop()
-    alone.do(lambda queue: queue.delete())
-    alone.create(partitions=2)
-    alone.do(lambda queue: queue.create_group(GROUP, starting="earliest", ownership="none"))
-    with pytest.raises(partq.Invalid, match="what was read so far is of a queue with id"):
-        query.start().trigger()
-    assert len(query.rows) == 8

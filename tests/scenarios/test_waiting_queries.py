@@ -14,16 +14,6 @@ from tests.scenarios.stage import FOLDER, Query, Stage, begun, delivered
 Staged = Callable[..., Stage]
 
 
-def test_ownership_alone_never_changes_the_offset(stage: Stage) -> None:
-    (first,) = begun(stage.query("first"))
-    first.run()
-    stage.sleep(2.0)
-    begun(stage.query("second"))[0].run()
-    stage.until(lambda: len(first.partitions) == 1)
-    stage.sleep(1.0)
-    assert len(first.log) == 1
-
-
 def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage) -> None:
     """A whole look at the group is good for a second; and what wakes its process up are these looks."""
     (query,) = begun(alone.query("idle", ownership="none"))
@@ -65,17 +55,6 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
     monkeypatch.setattr(consumer, "_wait_for", wait_and_hear)
     query.trigger()
     assert looks
-
-
-def test_an_instance_that_ended_is_replaced_at_once(stage: Stage) -> None:
-    (query,) = begun(stage.query())
-    query.drain()
-    query.freeze()
-    stage.sleep(30.0)
-    query.thaw()
-    stage.publish(1, 1)
-    stage.until(lambda: query.trigger() or query.rows, 5.0)
-    assert delivered(query) == stage.everything
 
 
 @pytest.fixture
