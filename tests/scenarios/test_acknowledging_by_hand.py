@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import Application, Query, Stage, again, begun, new
+from tests.scenarios.stage import GROUP, Application, Query, Stage, again, begun, new
 
 Staged = Callable[..., Stage]
 OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
@@ -102,6 +102,24 @@ def test_a_partition_that_nobody_acknowledges_does_not_use_up_the_window_of_the_
         application.acknowledge({1: 3 * count})
         query.drain()
         assert [len(query.offsets(p)) for p in (0, 1)] == [3, 3 * (count + 1)]
+
+
+@pytest.mark.conformance("API-05")
+def test_a_batch_that_nobody_looked_into_is_not_acknowledged_by_what_comes_after_it(alone: Stage) -> None:
+    """As when a signal's exception comes between `poll` and the assignment."""
+    alone.publish(6)
+
+    def work(queue: partq.Queue) -> tuple[frozenset[int], list[tuple[int, bool]]]:
+        with queue.consumer(GROUP, acknowledge="manual", starting="earliest", max_messages=2) as consumer:
+            dropped, batch = consumer.poll(5.0), consumer.poll(5.0)
+            assert dropped is not None
+            assert batch is not None
+            del dropped
+            return batch.acknowledge(), [(each.offset, each.redelivered) for each in consumer.poll(5.0) or ()]
+
+    counts, came = alone.do(work)
+    assert counts == frozenset({0}), "the partition is told to have been given out anew"
+    assert came[:2] == [(0, True), (1, True)]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
