@@ -27,23 +27,26 @@ class Interrupter:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._armed: dict[Strand, tuple[int, Callable[[], None]]] = {}
+        self._former: Any = None
         self._codes: dict[CodeType, bytes] = {}
         self._callers: set[int] = set()  # frames that have called a function of Python last
 
     def arm(self, strand: Strand, at: int, act: Callable[[], None]) -> None:
         """At the `at`-th such place from now on, in functions that begin from now on."""
+        if sys.gettrace() != self._call:
+            self._former = sys.gettrace()  # that of who measures which lines are executed
         self._armed[strand] = (at, act)
         sys.settrace(self._call)
 
     def disarm(self, strand: Strand) -> None:
         self._armed.pop(strand, None)
-        if not self._armed:
-            sys.settrace(None)
+        if not self._armed and sys.gettrace() == self._call:
+            sys.settrace(self._former)
 
     def disarm_all(self) -> None:
         """Nothing is interrupted any more."""
-        self._armed.clear()
-        sys.settrace(None)
+        for strand in list(self._armed):
+            self.disarm(strand)
 
     def _call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
         code, strand = frame.f_code, self._scheduler.current
