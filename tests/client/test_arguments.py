@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -66,21 +67,8 @@ VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 5, 2**40, 2**63, -(10**30), 10**5000, ..., object(), int, len, Hostile()),
     *(0.0, 1.0, 1.5, -0.5, 1e9, 1e300, nan, inf, 1j, Decimal(1), Decimal("NaN"), np.array([1]), np.bool_(True)),
     *(np.int64(1), np.uint64(2**64 - 1), np.float32(1.5), np.float64("nan"), np.datetime64("2026-01-01")),
-    *(
-        "",
-        "x",
-        "1",
-        "a/b",
-        "earliest",
-        "none",
-        "\0",
-        "\ud800",
-        "x" * 300,
-        "id BIGINT",
-        "redis://u:hunter2@h/0",
-        b"redis://u:hunter2@h/0",
-        "-",
-    ),
+    *("", "x", "1", "a/b", "earliest", "none", "\0", "\ud800", "x" * 300, "id BIGINT", "-"),
+    *("redis://u:hunter2@h/0", b"redis://u:hunter2@h/0"),
     *("/nope.csv", "/nope.jsonl", "/tmp", "file:///\0", "file:///\ud800", "2026-01-01T00:00:00Z", np.str_("x")),
     *(b"", b"x", b"\xff", bytearray(b"x"), memoryview(b"x"), Path("/nope.csv"), range(2), {1, 2}),
     *([], [1], [1.0], [True], ["x"], [None], [("x", b"y")], [("x", 0)], [("\ud800", b"")], ("key", "value")),
@@ -92,6 +80,10 @@ VALUES: list[Any] = [
 
 def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) < 2**63
+
+
+def are_whole(values: Any) -> bool:
+    return all(map(is_whole, values))
 
 
 def is_number(value: Any) -> bool:
@@ -110,15 +102,9 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "bytes": lambda value: isinstance(value, bytes | bytearray | memoryview),
     "datetime": lambda value: isinstance(value, datetime),
     "PathLike[str]": lambda value: isinstance(value, Path),
-    "Mapping[int, int]": lambda value: (
-        isinstance(value, dict) and all(is_whole(part) for pair in value.items() for part in pair)
-    ),
-    "Collection[int]": lambda value: (
-        isinstance(value, list | tuple | set | range | np.ndarray) and all(map(is_whole, value))
-    ),
-    "Sequence[str]": lambda value: (
-        isinstance(value, list | tuple | set) and all(isinstance(part, str) for part in value)
-    ),
+    "Mapping[int, int]": lambda value: isinstance(value, dict) and all(map(is_whole, [*value, *value.values()])),
+    "Collection[int]": lambda value: isinstance(value, list | tuple | set | range | np.ndarray) and are_whole(value),
+    "Sequence[str]": lambda value: isinstance(value, list | tuple | set) and {*map(type, value)} <= {str},
     "Mapping": lambda value: isinstance(value, dict),
     "Iterable": lambda value: isinstance(value, list | tuple),
     "Callable": callable,
@@ -240,3 +226,39 @@ def test_what_cannot_be_is_invalid_and_harms_nothing(
     assert queue.describe().config.retention_s is None or where == "Queue.alter"
     assert list(queue.browse())
     owners["Publisher"].flush()  # nothing that was refused is harmful to what others send
+
+
+# --- what is of the right kind and not allowed ------------------------------------------------------------------------
+
+NAMES = {"queue": "orders", "group": "billing", "flow": "billing-1", "store": "file:///srv"}
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "said"),
+    [
+        ("publisher", {"linger_s": -1}, "linger_s"),
+        ("publisher", {"max_batch_bytes": 0}, "max_batch_bytes"),
+        ("publisher", {"max_pending_bytes": 1}, "max_pending_bytes"),
+        ("publisher", {"publish_id": ""}, "1 to 255 bytes"),
+        ("publisher", {"publish_id": "x", "max_pending_bytes": 2**31}, "max_pending_bytes"),
+        ("consumer", {"acknowledge": "never"}, "acknowledge='never'"),
+        *(("consumer", {"columns": each}, "columns=") for each in (["price"], ["key", "key"], ["key", "KEY"], [])),
+        ("consumer", {"max_messages": 0}, "max_messages=0"),
+        ("consumer", {"ownership": "carrier pigeon"}, "redis://host:port"),
+        ("consumer", {"flow": "A B"}, "flow name"),
+        ("acknowledger", {"queue": "Orders!"}, "queue"),
+        ("acknowledger", {"group": ""}, "group"),
+        ("acknowledger", {"flow": "a b"}, "flow"),
+        ("acknowledger", {"namespace": "/"}, "namespace"),
+        ("acknowledger", {"store": "s3://x"}, "s3"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(make: Make, what: str, given: dict[str, Any], said: str) -> None:
+    queue = make()
+    makers: dict[str, Callable[..., object]] = {
+        "publisher": queue.publisher,
+        "consumer": partial(queue.consumer, "billing"),
+        "acknowledger": lambda **more: partq.Acknowledger(**{**NAMES, **more}),
+    }
+    with pytest.raises(partq.Invalid, match=said):
+        makers[what](**given)

