@@ -5,10 +5,10 @@ away or damaged.
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 
+import partq as api
 from tests.cli.groups import Group
 from tests.support.command_line import Partq
 
@@ -17,11 +17,32 @@ BESIDE = (*STATUS, "--ownership", "store")
 AWAY = "redis://127.0.0.1:1/0"
 
 
+def share(group: Group, status: str, *second: object) -> None:
+    """What the coordinator wrote: partition 0 is billing-1's, `second` is what becomes of partition 1."""
+    body = {
+        "queue_id": group.head["queue_id"],
+        "incarnation": "store",
+        "status": status,
+        "holddown_left_s": None,
+        "settings": {"rebalance_delay_s": 5.0, "max_handoff_time_s": 3.0, "access_type": "non-exclusive"},
+        "trigger": False,
+        "altered": False,
+        "binds": 2,
+        "retired": {},
+        "flows": [["billing-1", "i1", True, 1, True, 0], ["billing-2", "i2", True, 2, False, 0]],
+        "owners": [["billing-1", "i1"], ["billing-2", "i2"]],
+        "partitions": [[0, "owned", 1, 0], [1, *second]],
+    }
+    group.document("state", "state", body, within="t1")
+
+
 @pytest.fixture
 def handoff(partq: Partq) -> Group:
     """A group in the middle of a handoff: partition 1 waits for two messages of billing-1."""
     group = Group(partq, {0: 3, 1: 3}, messages=20)
-    group.hand_over()
+    group.bind(deliveries={"0": [1, 3, 3], "1": [1, 5, 3]}, note="micro-batches take 9 s")
+    group.lead()
+    share(group, "Rebalancing", "paused", 1, 0, 1, 0, 60.0, False, False, "")
     return group
 
 
@@ -82,6 +103,15 @@ def test_partitions_with_one_reason_share_a_line(partq: Partq) -> None:
     assert "! no coordinator leads this group" in shown
 
 
+def test_a_store_that_does_not_answer_is_told_in_one_line(partq: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object) -> None:
+        raise api.Unavailable("no answer (test)")
+
+    Group(partq, {0: 3})
+    monkeypatch.setattr("partq_spark.group.checkpoints.CheckpointStore.list_readable", down)
+    assert partq.error(*STATUS).startswith("no answer (test)")
+
+
 def test_watching_shows_it_again(handoff: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter(range(3))
 
@@ -126,7 +156,8 @@ def test_with_redis_away_the_checkpoints_are_shown_and_why_it_is_no_more(partq: 
 
 @pytest.mark.conformance("REB-15")
 def test_a_damaged_checkpoint_is_told_with_what_to_do_and_the_others_are_shown(handoff: Group) -> None:
-    handoff.get_stuck()
+    handoff.edit(1, epoch="many")
+    share(handoff, "Ready", "fencing", 1, 0, 1, 2, None, False, False, "what it was")
     healthy, stuck = handoff.partq.json(*BESIDE)["partitions"]
     assert (healthy["status"], healthy["acknowledged"], healthy["reason"]) == ("Ready", 3, "")
     assert (stuck["status"], stuck["flow"], stuck["acknowledged"]) == ("Paused", "billing-2", 3)
@@ -139,16 +170,6 @@ def test_a_damaged_checkpoint_is_told_with_what_to_do_and_the_others_are_shown(h
     assert "\npartition 1: stuck: " in shown
     without = handoff.partq.json(*STATUS, "--ownership", "none")
     assert "restore the blob" in without["partitions"][1]["reason"]
-    handoff.store.delete("default/orders/billing/checkpoint/1")
+    (handoff.folder / "billing/checkpoint/1").unlink()
     reason = handoff.partq.json(*BESIDE)["partitions"][1]["reason"]
     assert reason.endswith("every few seconds: what it was"), "in the coordinator's words"
-
-
-def test_a_port_of_the_page_that_is_taken_is_named_with_what_to_do(partq: Partq) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        said = partq.error("ui", "--port", port)
-    assert said.startswith(f"--port {port} on 127.0.0.1 cannot be used")
-    assert said.endswith("end what listens there, or choose another port")
