@@ -119,7 +119,7 @@ class Group:
     @property
     def flows(self) -> list[str]:
         """Of whom there is a record."""
-        return sorted(path.parent.name for path in (self.folder / "billing/ownership/flows").glob("*/*"))
+        return sorted(path.name for path in (self.folder / "billing/ownership/beats").glob("[!.]*"))
 
     def lead(self) -> None:
         """A coordinator leads the group."""

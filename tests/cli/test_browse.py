@@ -19,29 +19,24 @@ def filled(partq: Partq) -> Partq:
     return partq
 
 
-def test_all_partitions_come_merged_by_time(filled: Partq) -> None:
+def test_messages_come_merged_by_time_or_of_one_partition_from_an_offset_on(filled: Partq) -> None:
     found = filled.browse("orders")
     times = [each["timestamp"] for each in found]
     assert times == sorted(times)
     assert (len(found), len(set(times))) == (120, 4)
     assert {each["partition"] for each in found[:30]} == {0, 1, 2}
-    for partition in range(3):
-        offsets = [each["offset"] for each in found if each["partition"] == partition]
-        assert offsets == list(range(len(offsets)))
     # The first N of all are the first N of any larger number, and 20 unless more are asked for.
     assert filled.browse("orders", "--limit", 33) == found[:33]
     assert len(filled("browse", "orders", "--json").stdout.splitlines()) == 20
     assert filled.browse("orders", "--from", 30) == [each for each in found if each["offset"] >= 30]
-
-
-def test_one_partition_from_an_offset_and_what_was_trimmed_is_not_shown(filled: Partq) -> None:
-    everything = [each for each in filled.browse("orders") if each["partition"] == 1]
+    some = [each for each in found if each["partition"] == 1]
+    assert [each["offset"] for each in some] == list(range(len(some)))
     one = ("orders", "--partition", 1)
-    assert filled.browse(*one) == everything
-    assert filled.browse(*one, "--from", 5, "--limit", 3) == everything[5:8]
-    assert filled.browse(*one, "--from", len(everything)) == filled.browse(*one, "--from", 10**12) == []
+    assert filled.browse(*one) == some
+    assert filled.browse(*one, "--from", 5, "--limit", 3) == some[5:8]
+    assert filled.browse(*one, "--from", len(some)) == filled.browse(*one, "--from", 10**12) == []
     filled("queue", "trim", "orders", "--before-offsets", '{"1": 5}')
-    assert filled.browse(*one, "--from", 2, "--limit", 1) == everything[5:6]
+    assert filled.browse(*one, "--from", 2, "--limit", 1) == some[5:6]
 
 
 def test_a_json_line_is_a_whole_message(orders: Partq) -> None:
@@ -75,20 +70,16 @@ def test_only_the_slices_that_are_shown_are_read_and_one_that_is_damaged_is_name
     assert "is damaged" in message
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
-
-
-def test_the_table_shows_one_message_per_line(orders: Partq) -> None:
+def test_the_table_shows_one_message_per_line_as_wide_as_there_is_room(orders: Partq) -> None:
     rows = [
         {"key": "a", "value": "line\nend \u001b[31m"},
         {"value": "//8=", "value_encoding": "base64"},
         {"key": "", "value": ""},
-        {"key": "long", "value": "x" * 1000},
+        {"key": "long", "value": "x" * 300},
     ]
     orders("publish", "orders", stdin=json_lines(rows))
     heading, rule, *shown = orders("browse", "orders", COLUMNS="80").stdout.splitlines()
-    assert heading.split() == ["partition", "offset", "published", "(UTC)", "key", "value"]
-    assert set(rule) == {"─"}
+    assert heading.split()[-1] == "value", "headers have a column only where there are any"
     cells = [line.rstrip().split(maxsplit=4) for line in shown]
     assert [cell[:2] for cell in cells] == [["0", str(i)] for i in range(4)]
     assert cells[0][4].split(maxsplit=1) == ["a", r"line\nend \x1b[31m"]
@@ -96,24 +87,8 @@ def test_the_table_shows_one_message_per_line(orders: Partq) -> None:
     assert cells[2][4].split() == ['""', '""']
     assert shown[3].rstrip().endswith("x…")
     assert max(map(len, [heading, rule, *shown])) <= 80
-
-
-def test_a_wide_terminal_shows_more(orders: Partq) -> None:
-    orders("publish", "orders", stdin=json_lines([{"key": "k", "value": "x" * 300}]))
-    narrow = orders("browse", "orders", COLUMNS="80").stdout
-    wide = orders("browse", "orders", COLUMNS="160").stdout
-    assert narrow.count("x") < 40
-    assert 100 < wide.count("x") < 160
+    assert 100 < orders("browse", "orders", COLUMNS="160").stdout.count("x") < 160
     assert "x" * 300 in orders("browse", "orders", COLUMNS="400").stdout
-
-
-def test_headers_have_a_column_only_where_there_are_any(orders: Partq) -> None:
-    orders("publish", "orders", stdin='{"value":"a"}\n')
-    assert "headers" not in orders("browse", "orders").stdout
-    orders("publish", "orders", stdin='{"value":"b","headers":{"trace":"1","none":null}}\n')
-    text = orders("browse", "orders").stdout
-    assert text.splitlines()[0].rstrip().endswith("headers")
-    assert "trace=1, none=null" in text
 
 
 def test_an_empty_queue_says_so(orders: Partq) -> None:

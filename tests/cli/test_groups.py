@@ -76,11 +76,6 @@ def test_each_group_is_listed_with_what_it_has_not_acknowledged(group: Group) ->
     assert "billing-1" in group.partq(*LIST, "--ownership", "store").stdout
 
 
-def test_a_queue_without_groups(orders: Partq) -> None:
-    assert orders.json(*LIST) == []
-    assert "No groups in queue 'orders'" in orders(*LIST).stdout
-
-
 # --- removing ---------------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +83,6 @@ def test_a_group_is_removed_for_good_and_one_made_again_at_once(group: Group) ->
     done = {"queue": "orders", "group": "billing", "removed": True, "checkpoints": 2}
     assert group.partq.json(*REMOVE, "--yes") == done
     assert names(group.partq) == []
-    assert [each.is_void for each in group.checkpoints().list_checkpoints().values()] == [True] * 2
     group.create("billing")
     assert group.partq.json(*REMOVE, "--yes") == {**done, "checkpoints": 0}, "its tombstones are young, and nobody's"
     group.partq("queue", "trim", "orders", "--before", "2100-01-01T00:00:00Z")
@@ -233,6 +227,6 @@ def test_status_looks_where_the_group_is_shared(alone: Group) -> None:
     alone.partq(*ALTER, "--ownership", AWAY, "--force")
     assert "name the place where ownership is kept" in notes()
     alone.create("silent", start=2, ownership="none")
-    alone.take(0, epoch=1, group="silent")
+    alone.take(0, group="silent")
     silent = alone.partq.json("status", "orders", "--group", "silent")
     assert "the group holds back every message since its start" in " ".join(silent["notes"])

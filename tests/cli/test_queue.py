@@ -1,4 +1,6 @@
-"""`partq queue create`, `list`, `describe`, `delete` and what is in a queue that is damaged."""
+"""`partq queue create`, `list`, `describe`, `delete`, for programs, and what is left where a queue is damaged. What
+people read of them is in docs/cli.md, which is run.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,15 @@ from tests.cli.groups import Group
 from tests.support.command_line import Partq, json_lines
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-DDL = "id BIGINT NOT NULL, name STRING, count INT"
 
 # --- create -----------------------------------------------------------------------------------------------------------
 
 
 def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
-    made = partq(
+    partq(
         *("queue", "create", "Orders", "--partitions", 4, "--rebalance-delay", 0, "--max-handoff-time", 0.5),
         *("--access-type", "Exclusive", "--max-message-bytes", 1000, "--retention", 3600, "--quota-bytes", 500),
     )
-    assert made.stdout == f"Created queue 'orders' (namespace 'default', store {partq.url}) with 4 partitions.\n"
     shown = partq.json("queue", "describe", "orders")
     assert shown["config"] == {
         "rebalance_delay_s": 0,
@@ -33,39 +33,18 @@ def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
         "quota_bytes": 500,
     }
     assert (shown["quota_used"], shown["layout"]) == (0, {"generation": 0, "partitions": 4})
-    made = partq.json("queue", "create", "wide", "--partitions", 1000)
-    assert made["config"]["rebalance_delay_s"] == 5
-    assert made["config"]["max_handoff_time_s"] == 3
-    assert made["config"]["access_type"] == "non-exclusive"
+    assert shown["schema"] is None
+    assert "columns" not in partq("queue", "describe", "orders").stdout
+    ddl = ", ".join(f"c{number} INT" for number in range(1000))
+    made = partq.json("queue", "create", "wide", "--partitions", 1000, "--schema", ddl)
+    assert (made["config"]["rebalance_delay_s"], made["config"]["max_handoff_time_s"]) == (5, 3)
     assert [each["partition"] for each in made["partitions"]] == list(range(1000))
     shown = partq("queue", "describe", "wide").stdout
     assert "… and 936 more partitions: --json shows all" in shown
-    assert shown.count("\n") < 100
-
-
-def test_a_typed_queue_is_created_and_described(partq: Partq) -> None:
-    said = partq("queue", "create", "rows", "--partitions", 2, "--schema", DDL, "--key", "ID").stdout
-    assert said.endswith(" with 2 partitions and 3 columns; key 'id'.\n")
+    assert "… and 936 more columns: --json shows all" in shown
+    assert "key               none: messages go to random partitions" in shown
     said = partq("queue", "create", "other", "--partitions", 1, "--schema", "a INT").stdout
     assert said.endswith(" with 1 partition and 1 column; messages have no key.\n")
-    shown = partq("queue", "describe", "rows").stdout
-    assert "columns           3, version 1\nkey               id\n" in shown
-    lines = [line.split() for line in shown.splitlines()]
-    assert ["id", "BIGINT", "NOT", "NULL"] in lines
-    assert ["count", "INT"] in lines
-    assert "key               none: messages go to random partitions" in partq("queue", "describe", "other").stdout
-    described = partq.json("queue", "describe", "rows")["schema"]
-    assert (described["ddl"], described["key"], described["version"], described["changes"]) == (DDL, "id", 1, [])
-    assert described["columns"][0] == {"name": "id", "type": "BIGINT", "nullable": False, "since": 1, "former": []}
-    partq("queue", "create", "plain", "--partitions", 1)
-    assert partq.json("queue", "describe", "plain")["schema"] is None
-    assert "columns" not in partq("queue", "describe", "plain").stdout
-
-
-def test_a_table_of_many_columns_is_cut(partq: Partq) -> None:
-    ddl = ", ".join(f"c{number} INT" for number in range(1000))
-    partq("queue", "create", "wide", "--partitions", 1, "--schema", ddl)
-    assert "… and 936 more columns: --json shows all" in partq("queue", "describe", "wide").stdout
 
 
 # --- list and describe ------------------------------------------------------------------------------------------------
@@ -81,17 +60,13 @@ def test_list_shows_all_queues(partq: Partq) -> None:
     assert (second["queue"], second["partitions"], second["messages"]) == ("b", 3, 1)
     assert TIME.fullmatch(second["last_published"])
     assert TIME.fullmatch(second["created"])
-    heading, _, one, two = partq("queue", "list").stdout.splitlines()
-    assert heading.split()[:3] == ["queue", "partitions", "messages"]
-    assert one.split() == ["a", "1", "0", "never"]
-    assert two.split()[:3] == ["b", "3", "1"]
+    assert partq("queue", "list").stdout.splitlines()[2].split() == ["a", "1", "0", "never"]
 
 
-def test_describe_tells_what_is_in_a_queue(partq: Partq) -> None:
+def test_describe_tells_what_is_in_a_queue(partq: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     partq("queue", "create", "orders", "--partitions", 2)
-    published = partq.json(
-        "publish", "orders", "--publish-id", "one", stdin=json_lines({"key": f"k{i}", "value": "x"} for i in range(50))
-    )
+    rows = json_lines({"key": f"k{i}", "value": "x"} for i in range(50))
+    published = partq.json("publish", "orders", "--publish-id", "one", stdin=rows)
     partq("queue", "trim", "orders", "--before-offsets", '{"1": 4}')
     shown = partq.json("queue", "describe", "orders", "--bytes")
     per_partition = {each["partition"]: each["messages"] for each in published["partitions"]}
@@ -99,53 +74,22 @@ def test_describe_tells_what_is_in_a_queue(partq: Partq) -> None:
         (0, 0, per_partition[0], per_partition[0]),
         (1, 4, per_partition[1], per_partition[1] - 4),
     ]
-    assert shown["messages"] == 46
-    assert shown["writers"] == 1
-    assert shown["groups"] == []
-    assert shown["last_published"] == published["timestamp"]
-    assert TIME.fullmatch(shown["created"])
+    assert (shown["messages"], shown["writers"]) == (46, 1)
+    assert shown["last_published"] == shown["oldest"] == published["timestamp"]
+    assert 0 <= shown["oldest_age_s"] < 600
     stored = sum(path.stat().st_size for path in partq.store.rglob("*.arrow"))
     assert 0 < shown["bytes"] == sum(p["bytes"] for p in shown["partitions"]) < stored
     # The head document is the body as stored; a store on disk wraps it in a few bytes of its own.
     assert 0 <= (partq.store / "default/orders/_head.json").stat().st_size - shown["head"]["bytes"] < 200
     assert shown["log"] == {"entries": 1, "chunks": 0, "slices": 2, "depth": 0}
-    assert shown["oldest"] == published["timestamp"]
-    assert 0 <= shown["oldest_age_s"] < 600
     assert shown["layouts"] == [{"generation": 0, "partitions": 2, "begin": [0, 0]}]
-    assert shown["quota_used"] is None
-    assert shown["held_back"] == shown["subscriptions"] == []
-
-
-def test_describe_is_readable(orders: Partq) -> None:
-    orders("publish", "orders", stdin=json_lines({"value": "x"} for _ in range(1234)))
-    text = orders("queue", "describe", "orders").stdout
-    for line in (
-        r"queue +orders",
-        rf"store +{re.escape(orders.url)}",
-        r"messages +1,234 in 1 partition",
-        r"rebalance delay +5 s",
-        r"max handoff time +3 s",
-        r"max message +10,000,000 bytes",
-        r"groups +none",
-        r"held back +nothing",
-        r"oldest message +.* UTC, \d+ s ago",
-        r"quota +none",
-        r"retention +none",
-        r"log +1 publish in the head, 0 chunks below it, 1 slice",
-        r" +0 +0 +1,234 +1,234 .* █+ *",
-    ):
-        assert re.search(rf"^{line}$", text, re.MULTILINE), f"{line}\n{text}"
-
-
-def test_stored_bytes_are_known_without_reading_the_log(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(66):  # the head keeps 64 entries
-        orders("publish", "orders", stdin=json_lines([{"value": str(number)}]))
-    counted = orders.json("queue", "describe", "orders", "--bytes")
-    assert counted["bytes"] == sum(each["bytes"] for each in counted["partitions"]) > 0
+    for _ in range(65):  # the head keeps 64 entries
+        partq("publish", "orders", stdin=json_lines([{"value": "x"}]))
+    counted = partq.json("queue", "describe", "orders", "--bytes")
     monkeypatch.setattr("partq_spark.client.describing.stored_bytes", None)
-    shown = orders.json("queue", "describe", "orders")
-    assert (shown["log"]["depth"], shown["log"]["chunks"], shown["log"]["slices"]) == (1, 1, 66)
-    assert shown["bytes"] == counted["bytes"]
+    shown = partq.json("queue", "describe", "orders")
+    assert (shown["log"]["depth"], shown["log"]["chunks"]) == (1, 1)
+    assert shown["bytes"] == counted["bytes"], "known without reading the log"
     assert shown["partitions"][0]["bytes"] is None
 
 
@@ -153,7 +97,7 @@ def test_describe_says_how_full_the_queue_is_and_what_holds_it_back(partq: Partq
     group = Group(partq, {0: 12}, partitions=1, messages=30)
     group.create("audit", start=30)
     group.create("silent", start=25, ownership="none")
-    group.take(0, epoch=1, group="silent")
+    group.take(0, group="silent")
     partq("queue", "alter", "orders", "--quota-bytes", 2 * partq.json("queue", "describe", "orders")["bytes"])
     partq("queue", "alter", "orders", "--retention", 86400)
     shown = partq.json("queue", "describe", "orders")
@@ -162,10 +106,9 @@ def test_describe_says_how_full_the_queue_is_and_what_holds_it_back(partq: Partq
         {"group": "silent", "partition": 0, "offset": 25, "messages": 5, "for_ever": True},
     ]
     assert shown["quota_used"] == 0.5
-    text = partq("queue", "describe", "orders").stdout
-    assert re.search(r"^quota +.*, 50% used$", text, re.MULTILINE)
-    assert re.search(r"^retention +86400 s$", text, re.MULTILINE)
-    said = " ".join(text.split())
+    said = " ".join(partq("queue", "describe", "orders").stdout.split())
+    assert ", 50% used" in said
+    assert "retention 86400 s" in said
     assert "group billing needs 18 messages in partition 0, from offset 12" in said
     assert "group silent needs 5 messages in partition 0, from offset 25, for ever: checkpoints=none writes" in said
 
@@ -226,34 +169,26 @@ def test_folders_of_others_are_no_queues(orders: Partq) -> None:
 # --- delete -----------------------------------------------------------------------------------------------------------
 
 
-def test_delete_leaves_nothing_also_of_groups(partq: Partq) -> None:
+def test_delete_leaves_nothing_also_of_groups_and_of_a_deletion_that_was_cut_off(partq: Partq) -> None:
     group = Group(partq, {0: 5}, partitions=1, ownership="store")
     group.bind()
     assert partq.json("queue", "delete", "orders", "--yes")["deleted"] is True
     assert remains(partq) == []
-    assert "does not exist" in partq.error("queue", "delete", "orders", "--yes")
     partq("queue", "create", "orders", "--partitions", 2)
     assert partq.browse("orders") == []
-    text = partq("queue", "delete", "orders", "--yes").stdout
-    where = f"(namespace 'default', store {partq.url})"
-    assert text == f"Deleted queue 'orders' {where}: 0 messages in 2 partitions, 1 object.\n"
-
-
-def test_a_deletion_that_was_cut_off_is_finished_by_the_next(orders: Partq) -> None:
-    orders("publish", "orders", stdin='{"value":"x"}\n')
-    (orders.store / "default/orders/_head.json").unlink()
-    assert orders("queue", "delete", "orders", "--yes").stdout.startswith("Removed what was left of queue 'orders'")
-    assert remains(orders) == []
+    partq("publish", "orders", stdin='{"value":"x"}\n')
+    (group.folder / "_head.json").unlink()
+    assert partq("queue", "delete", "orders", "--yes").stdout.startswith("Removed what was left of queue 'orders'")
+    assert remains(partq) == []
+    assert "does not exist" in partq.error("queue", "delete", "orders", "--yes")
 
 
 def test_files_of_others_do_not_stop_a_deletion(orders: Partq) -> None:
     orders("publish", "orders", stdin=json_lines([{"value": "x"}]))
     (segments,) = (orders.store / "default/orders/_segments").iterdir()
     (segments / "! notes.txt").write_text("somebody else's")
-    (segments.parent / "Copy of all").mkdir()
-    (segments.parent / "Copy of all/x.arrow").write_text("somebody else's")
     assert orders.json("queue", "delete", "orders", "--yes") == {"queue": "orders", "deleted": True, "objects": 2}
-    assert remains(orders) == ["! notes.txt", "x.arrow"]
+    assert remains(orders) == ["! notes.txt"]
     assert "does not exist" in orders.error("queue", "delete", "orders", "--yes"), "nothing of ours is left"
 
 
