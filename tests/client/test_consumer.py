@@ -254,20 +254,6 @@ def test_what_a_poll_gave_and_nobody_looked_into_comes_again(make: Make, caplog:
 
 
 @pytest.mark.conformance("API-05")
-def test_by_hand_too_a_batch_that_nobody_can_look_into_any_more_comes_again(make: Make) -> None:
-    """Also one that is forgotten later than the next one came."""
-    queue = make(partitions=1)
-    publish(queue, 20)
-    with consuming(queue, acknowledge="manual", max_messages=10) as consumer:
-        unseen, seen = consumer.poll(WAIT_S), consumer.poll(WAIT_S)
-        assert numbers(seen) == list(range(10, 20))
-        assert consumer.poll(0) is None
-        del unseen
-        again = consumer.poll(WAIT_S)
-        assert [(int(each.value), each.redelivered) for each in again or ()] == [(n, True) for n in range(20)]
-
-
-@pytest.mark.conformance("API-05")
 @pytest.mark.parametrize("act", [lambda batch: batch.acknowledge(), lambda batch: batch.release()])
 def test_a_forked_child_acknowledges_nothing_and_says_so(make: Make, act: Callable[[partq.Batch], object]) -> None:
     queue = make(partitions=1)
