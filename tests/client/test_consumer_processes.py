@@ -110,10 +110,15 @@ def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None
 def working(queue: partq.Queue, ownership: str) -> Iterator[list[int]]:
     """A consumer in a thread of its own: what it has handled so far. Only the block ends it."""
     handled: list[int] = []
+
+    def work() -> None:
+        for batch in consumer:
+            handled.extend(int(each.value) for each in batch)
+
     with queue.consumer(
         "billing", flow="a", ownership=ownership, starting="earliest", max_messages=20, session_timeout_s=5
     ) as consumer:
-        thread = threading.Thread(target=lambda: [handled.append(int(each.value)) for b in consumer for each in b])
+        thread = threading.Thread(target=work)
         thread.start()
         yield handled
         assert thread.is_alive()

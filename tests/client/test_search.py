@@ -73,7 +73,7 @@ def test_what_was_published_before_a_time(make: Make) -> None:
     assert list(found.messages) == [each for each in there if each.timestamp < moment][::-1]
     for wrong, said in (({"before": "noon"}, "'noon'"), ({"partition": 9}, "there is no 9")):
         with pytest.raises(partq.Invalid, match=said):
-            partq.search_messages(queue, **wrong)  # type: ignore[arg-type]
+            partq.search_messages(queue, **wrong)
 
 
 def test_compacted_and_typed_messages_are_found_too(make: Make) -> None:
