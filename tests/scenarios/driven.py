@@ -83,6 +83,15 @@ class Query:
             self.fix_target()
         return self
 
+    def begun(self, *counts: int) -> Self:
+        """Started, and past its first and empty batch. Then so many messages are published to each partition."""
+        self.start()
+        assert self.trigger()
+        assert self.rows == []
+        if counts:
+            self.stage.publish(*counts)
+        return self
+
     def fix_target(self) -> None:
         """As Trigger.AvailableNow does."""
         self.ask(self._reader.prepareForTriggerAvailableNow)
@@ -172,10 +181,10 @@ class Query:
         found: dict[str, Any] = self.ask(lambda: self._next_end(limited))
         return found
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Self:
         """The first half of a trigger: the end of the next batch is in the offset log."""
         self.log.append(self.announce())
-        return self.log[-1]
+        return self
 
     def deliver(self) -> list[Row]:
         """The second half, without the commit."""
@@ -273,11 +282,7 @@ class Application:
 
 def begun(*queries: Query) -> Sequence[Query]:
     """Started, one after the other, each past its first and empty batch."""
-    for query in queries:
-        query.start()
-        assert query.trigger()
-        assert query.rows == []
-    return queries
+    return [query.begun() for query in queries]
 
 
 def delivered(*queries: Query) -> Counter[tuple[int, int]]:

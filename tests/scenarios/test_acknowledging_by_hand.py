@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Application, Query, Stage, again, begun, new
+from tests.scenarios.stage import GROUP, Application, Query, Stage, again, new
 
 Staged = Callable[..., Stage]
 OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
@@ -20,7 +20,7 @@ def by_hand(stage: Stage, flow: str = "left", **options: str) -> tuple[Query, Ap
 
 def joined(stage: Stage, flow: str = "left", **options: str) -> tuple[Query, Application]:
     query, application = by_hand(stage, flow, **options)
-    begun(query)
+    query.begun()
     return query, application
 
 
@@ -75,8 +75,7 @@ def test_what_is_remembered_of_another_process_or_ownership_counts_for_nothing(
 
 def test_a_flow_that_acknowledges_by_itself_refuses_the_application(stage: Stage) -> None:
     stage.publish(1, 1)
-    (query,) = begun(stage.query("left"))
-    query.drain()
+    stage.query("left").begun().drain()
     application = Application(stage, "left")
     with pytest.raises(partq.Invalid, match="give it the option ackMode=manual"):
         application.acknowledge({0: 1})
@@ -163,8 +162,7 @@ def test_a_batch_that_is_repeated_is_empty_and_its_messages_come_in_order_with_t
     stage.publish(3, 0)
     query.trigger()
     stage.publish(3, 0)
-    query.plan()
-    query.kill().start()
+    query.plan().kill().start()
     assert query.trigger()
     assert query.batches[-1] == []
     query.drain()

@@ -15,8 +15,7 @@ from tests.scenarios.stage import Application, Query, Stage, begun
 def by_hand(stage: Stage, **options: str) -> tuple[Query, Application]:
     """A flow that has three messages in hand."""
     options = {"ackMode": "manual", "checkpointInterval": "0s", **options}
-    (query,) = begun(stage.query("left", ownership="none", **options))
-    stage.publish(3, 0)
+    query = stage.query("left", ownership="none", **options).begun(3, 0)
     query.trigger()
     return query, Application(stage, "left")
 
@@ -69,8 +68,7 @@ def test_a_flow_that_acknowledges_by_itself_goes_on_without_a_listener(
 ) -> None:
     alone.world.around.mailboxes.trouble = "no socket can be made"
     with caplog.at_level(logging.WARNING, "partq.flow"):
-        (query,) = begun(alone.query("left", ownership="none", checkpointInterval="0s"))
-        alone.publish(1, 0)
+        query = alone.query("left", ownership="none", checkpointInterval="0s").begun(1, 0)
         for _ in range(3):
             query.drain()
     said = [each.getMessage() for each in caplog.records if "no listener can reach" in each.getMessage()]
@@ -80,10 +78,9 @@ def test_a_flow_that_acknowledges_by_itself_goes_on_without_a_listener(
 
 
 def test_a_flow_that_was_taken_over_beside_a_batch_learns_it_by_the_next_question(alone: Stage) -> None:
-    (first,) = begun(alone.query("left", ownership="none"))
-    alone.publish(1, 0)
+    first = alone.query("left", ownership="none").begun(1, 0)
     first.trigger()
-    (other,) = begun(alone.query("right", ownership="none"))
+    other = alone.query("right", ownership="none").begun()
     other.trigger()
     alone.sleep(3.0)
     alone.line.calls.clear()
@@ -94,8 +91,7 @@ def test_a_flow_that_was_taken_over_beside_a_batch_learns_it_by_the_next_questio
 
 def test_a_fault_beside_a_batch_is_raised_by_the_next_question_and_the_process_lives_on(stage: Stage) -> None:
     """Not by one that is damaged: an error that nobody expects."""
-    (query,) = begun(stage.query("left"))
-    query.drain()
+    query = stage.query("left").begun().drain()
     stage.instead("load", "ownership/state", lambda _: 1 / 0, by="left")
     stage.sleep(3.0)
     with pytest.raises(ZeroDivisionError, match="division by zero"):
@@ -139,8 +135,7 @@ def test_stopping_does_not_wait_for_ever_for_a_thread_that_is_stuck(
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_a_reader_whose_jvm_is_frozen_or_dead_is_silent_and_does_not_come_back(stage: Stage, is_frozen: bool) -> None:
     """Not as a new instance in its name either, when its session is over; and it goes on when the JVM does."""
-    (query,) = begun(stage.query("left"))
-    query.drain()
+    query = stage.query("left").begun().drain()
     if is_frozen:
         query.freeze(jvm=True)
     else:
@@ -158,7 +153,7 @@ def test_a_reader_whose_jvm_is_frozen_or_dead_is_silent_and_does_not_come_back(s
 
 
 def test_a_group_that_no_coordinator_looks_after_is_told(alone: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    (query,) = begun(alone.query("left"))
+    query = alone.query("left").begun()
     with caplog.at_level(logging.WARNING, "partq.flow"):
         query.run()
         alone.sleep(30.0)

@@ -149,8 +149,7 @@ def test_several_changes_in_a_row_are_all_waited_for(stage: Stage, ownership: st
 
 @pytest.mark.conformance("RES-03")
 def test_a_query_alone_writes_down_at_once_what_it_waits_for_itself(alone: Stage) -> None:
-    (query,) = begun(alone.query(ownership="none", checkpointInterval=SLOW))
-    alone.publish(5, 5)
+    query = alone.query(ownership="none", checkpointInterval=SLOW).begun(5, 5)
     query.trigger()
     alone.alter(1)
     alone.publish(3)
@@ -226,9 +225,7 @@ def test_a_rewind_makes_what_was_finished_be_waited_for_again(stage: Stage) -> N
 
 @pytest.mark.conformance("RES-02", "RES-04")
 def test_a_query_alone_takes_what_is_there_and_what_is_not_finished(alone: Stage) -> None:
-    (query,) = begun(alone.query("left", ownership="none", checkpointInterval="0s"))
-    alone.publish(5, 5)
-    query.drain()
+    query = alone.query("left", ownership="none", checkpointInterval="0s").begun(5, 5).drain()
     alone.alter(1)
     alone.publish(3)
     until([query], lambda: query.partitions == (0,))
@@ -238,7 +235,7 @@ def test_a_query_alone_takes_what_is_there_and_what_is_not_finished(alone: Stage
     assert {row.partition for row in query.batches[-1]} <= {0}, "what it let go is not repeated"
     query.drain()
     assert query.partitions == (0,)
-    (other,) = begun(alone.query("other", ownership="none"))
+    other = alone.query("other", ownership="none").begun()
     other.trigger()
     assert other.partitions == (0,), "not all numbers that there ever were"
     alone.alter(2)
@@ -252,9 +249,7 @@ def test_a_query_alone_takes_what_is_there_and_what_is_not_finished(alone: Stage
 @pytest.mark.conformance("RES-03")
 def test_without_checkpoints_a_restart_does_not_wait_for_what_it_has_read_before(stage: Stage, ownership: str) -> None:
     """At another epoch nothing is acknowledged, and what the query has completed is not read again."""
-    (query,) = begun(stage.query("left", checkpoints="none", ownership=ownership))
-    stage.publish(5, 5)
-    query.drain().stop()
+    query = stage.query("left", checkpoints="none", ownership=ownership).begun(5, 5).drain().stop()
     other = stage.query("right", checkpoints="none", ownership=ownership).start()
     until([other], lambda: len(other.rows) == 10)
     other.stop()
@@ -277,8 +272,7 @@ def test_a_group_that_begins_after_a_removal_does_not_wait_for_what_was_before_i
     stage.publish(5, 5, 5)
     stage.alter(2)
     options = {"ownership": ownership, "checkpoints": checkpoints, "startingOffsets": "latest"}
-    (query,) = begun(stage.query("left", **options))
-    stage.publish(4, 4)
+    query = stage.query("left", **options).begun(4, 4)
     until([query], lambda: len(query.rows) == 8)
     assert (query.offsets(0), query.offsets(1)) == ([*range(5, 9)], [*range(5, 9)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import partq
-from tests.scenarios.stage import Stage, again, begun, delivered, new
+from tests.scenarios.stage import Stage, again, delivered, new
 from tests.scenarios.test_acknowledging_by_hand import by_hand, joined, offsets
 
 # --- what counts no more ----------------------------------------------------------------------------------------------
@@ -110,9 +110,7 @@ def test_what_was_acknowledged_by_hand_is_not_taken_over_by_spark(stage: Stage) 
 
 
 def test_who_acknowledged_by_itself_may_go_on_by_hand(stage: Stage) -> None:
-    (query,) = begun(stage.query("left"))
-    stage.publish(4, 4)
-    query.drain().stop()
+    query = stage.query("left").begun(4, 4).drain().stop()
     other, application = by_hand(stage)
     stage.publish(1, 1)
     other.goes_on_from(query).start().drain()
@@ -122,10 +120,7 @@ def test_who_acknowledged_by_itself_may_go_on_by_hand(stage: Stage) -> None:
 
 def test_a_batch_that_was_not_finished_is_not_repeated_by_hand(stage: Stage) -> None:
     """It would be empty, complete for Spark, and acknowledged by Spark's progress if the query went back to auto."""
-    (query,) = begun(stage.query("left"))
-    stage.publish(4, 4)
-    query.plan()
-    query.kill()
+    query = stage.query("left").begun(4, 4).plan().kill()
     other, _ = by_hand(stage)
     with pytest.raises(partq.Invalid, match=r"not finished with ackMode=auto.*start it once with ackMode=auto"):
         other.goes_on_from(query).start().trigger()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scenarios.stage import Query, Stage, again, begun, delivered, new
+from tests.scenarios.stage import Query, Stage, again, delivered, new
 
 Staged = Callable[..., Stage]
 
@@ -15,11 +15,9 @@ Staged = Callable[..., Stage]
 def test_a_second_query_takes_its_share_between_micro_batches_and_nothing_is_lost_or_twice(stage: Stage) -> None:
     stage.publish(10, 10)
     first, second = (stage.query(name, maxMessagesPerTrigger="4") for name in ("left", "right"))
-    begun(first)
-    first.run()
+    first.begun().run()
     stage.sleep(1.0)
-    begun(second)
-    second.run()
+    second.begun().run()
     for _ in range(20):
         stage.publish(1, 1)
         stage.sleep(0.1)
@@ -36,8 +34,7 @@ def joins_meanwhile(stage: Stage, second: Query, for_s: float = 1.0) -> Callable
 
     def meanwhile() -> None:
         if not second.batches:
-            begun(second)
-            second.run()
+            second.begun().run()
             stage.sleep(for_s)
 
     return meanwhile
@@ -48,8 +45,7 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged:
     stage = staged(partitions=4)
     stage.coordinated()
     first, second = stage.query("flow-1"), stage.query("flow-2")
-    begun(first)
-    first.run()
+    first.begun().run()
     stage.publish(5, 5, 5, 5)
     stage.until(lambda: [stage.offset(p) for p in range(4)] == [5] * 4)
 
@@ -62,8 +58,7 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged:
         stage.publish(1, 1, 1, 1)
         stage.sleep(1.0)
     assert read() == set(), "not while it goes on, with acknowledgements by anybody"
-    begun(second)
-    second.run()
+    second.begun().run()
     stage.until(lambda: len(first.partitions) == len(second.partitions) == 2)
     stage.sleep(2.0)
     assert read() <= {f"load {p}" for p in second.partitions}, "only those that moved: fenced by the one, then claimed"
@@ -79,8 +74,7 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged:
 def test_the_other_partition_is_delivered_during_the_handoff(staged: Staged) -> None:
     stage = staged(handoff_s=20.0)
     stage.coordinated()
-    (first,) = begun(stage.query())
-    first.drain()
+    first = stage.query().begun().drain()
     second = stage.query()
     stage.publish(3, 3)
     first.plan()
@@ -98,10 +92,9 @@ def test_the_other_partition_is_delivered_during_the_handoff(staged: Staged) -> 
 @pytest.mark.conformance("HAN-06")
 def test_idle_queries_hand_over_at_once(stage: Stage) -> None:
     first, second = stage.query(), stage.query()
-    begun(first)
-    first.run()
+    first.begun().run()
     stage.sleep(2.0)
-    begun(second)
+    second.begun()
     begun_s = stage.now_s
     second.run()
     stage.until(lambda: len(second.partitions) == 1)
@@ -113,11 +106,9 @@ def test_idle_queries_hand_over_at_once(stage: Stage) -> None:
 def test_with_a_listener_a_handoff_does_not_wait_for_the_next_trigger(staged: Staged) -> None:
     stage = staged(handoff_s=60.0)
     stage.coordinated()
-    (first,) = begun(stage.query("left"))
-    stage.publish(5, 5)
+    first = stage.query("left").begun(5, 5)
     first.trigger()
-    (second,) = begun(stage.query("right"))
-    second.run()
+    second = stage.query("right").begun().run()
     stage.sleep(3.0)
     assert second.partitions == ()
     stage.complete(first)
@@ -126,8 +117,7 @@ def test_with_a_listener_a_handoff_does_not_wait_for_the_next_trigger(staged: St
 
 @pytest.mark.conformance("HAN-03")
 def test_a_batch_that_takes_too_long_comes_again_marked_before_what_is_newer(stage: Stage) -> None:
-    (first,) = begun(stage.query())
-    first.drain()
+    first = stage.query().begun().drain()
     stage.publish(4, 4)
     second = stage.query()
 
@@ -148,12 +138,9 @@ def test_a_batch_that_takes_too_long_comes_again_marked_before_what_is_newer(sta
 
 @pytest.mark.conformance("HAN-07", "LOS-06")
 def test_the_old_flow_cannot_acknowledge_after_the_move_and_learns_of_it(stage: Stage) -> None:
-    (first,) = begun(stage.query(checkpointInterval="0s"))
-    stage.publish(4, 4)
-    first.plan()
+    first = stage.query(checkpointInterval="0s").begun(4, 4).plan()
     first.freeze()  # longer than the session timeout, before it has acknowledged anything
-    (second,) = begun(stage.query())
-    second.run()
+    second = stage.query().begun().run()
     stage.until(lambda: delivered(second) == stage.everything)
     stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [4, 4])
     first.thaw()
@@ -170,11 +157,9 @@ def test_a_partition_that_went_and_came_back_during_a_batch_is_not_acknowledged_
     """The flow has it again at a higher epoch, and what another was given of it meanwhile comes again."""
     stage = staged(handoff_s=1.0)
     stage.coordinated()
-    (first,) = begun(stage.query("first", checkpointInterval="0s"))
-    stage.publish(4, 4)
-    first.plan()
+    first = stage.query("first", checkpointInterval="0s").begun(4, 4).plan()
     first.deliver()
-    (second,) = begun(stage.query("second"))
+    second = stage.query("second").begun()
     stage.until(lambda: second.announce() != second.at)
     second.plan()
     assert len(second.deliver()) == 4

@@ -23,8 +23,7 @@ LOST = "was the store restored from an older copy"
 
 def made(stage: Stage, options: dict[str, str], *counts: int) -> Query:
     """A query that has read everything, and has written down that it has."""
-    (query,) = begun(stage.query("left", **options))
-    stage.publish(*counts)
+    query = stage.query("left", **options).begun(*counts)
     return query.drain()
 
 
@@ -133,8 +132,7 @@ def test_a_batch_that_spark_repeats_is_not_made_of_other_messages(alone: Stage) 
     query = made(alone, {"ownership": "none"}, 5)
     put_back = alone.copy(HEAD)
     alone.publish(5)
-    query.plan()
-    query.kill()
+    query.plan().kill()
     put_back()
     alone.publish(9)
     with pytest.raises(partq.PartqError, match="older copy"):

@@ -26,7 +26,7 @@ def unowned(stage: Stage) -> Callable[[], bool]:
 def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ownership: str, restarts: int) -> None:
     """Its partitions have moved on when it is repeated; and perhaps the repetition is killed as soon as it is done."""
     query = stage.query("left", checkpoints="none", ownership=ownership)
-    begun(query)
+    query.begun()
     stage.publish(3, 3)
     query.drain()
     stage.publish(4, 4)
@@ -52,7 +52,7 @@ def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ow
 def test_without_checkpoints_a_repetition_that_is_repeated_skips_nothing(alone: Stage) -> None:
     """What the batch before had left out is known from where the repeated one began, and no more from the object."""
     query = alone.query("left", checkpoints="none", ownership="none")
-    begun(query)
+    query.begun()
     alone.publish(4, 4)
     for number in range(2):
         query.plan()
@@ -79,7 +79,7 @@ def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
 ) -> None:
     """Also what Spark forgot by itself (`asyncProgressTrackingEnabled`)."""
     kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
-    (query,) = begun(single.query("left", ownership=ownership, checkpoints=checkpoints, **kept))
+    query = single.query("left", ownership=ownership, checkpoints=checkpoints, **kept).begun()
     for _ in range(3):
         single.publish(5)
         query.trigger()
@@ -94,7 +94,7 @@ def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
 @OWNERSHIPS
 def test_a_batch_of_an_older_spark_checkpoint_is_repeated(single: Stage, ownership: str) -> None:
     """Its end lies before what the flow has acknowledged since."""
-    (query,) = begun(single.query("left", ownership=ownership, checkpointInterval="0s"))
+    query = single.query("left", ownership=ownership, checkpointInterval="0s").begun()
     for _ in range(3):
         single.publish(5)
         query.trigger()
@@ -108,7 +108,7 @@ def test_a_batch_of_an_older_spark_checkpoint_is_repeated(single: Stage, ownersh
 def test_alone_what_no_batch_was_made_of_is_not_marked_after_a_clean_end(single: Stage, checkpoints: str) -> None:
     """Spark had its end, and was stopped before it wrote it down."""
     kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
-    (query,) = begun(single.query("left", ownership="none", checkpoints=checkpoints, **kept))
+    query = single.query("left", ownership="none", checkpoints=checkpoints, **kept).begun()
     for _ in range(2):
         single.publish(5)
         query.trigger()
@@ -121,9 +121,7 @@ def test_alone_what_no_batch_was_made_of_is_not_marked_after_a_clean_end(single:
 
 def test_alone_a_clean_end_leaves_exact_marks(single: Stage) -> None:
     """And one that was killed leaves no word of how far it came: what is there when it comes back may be repeated."""
-    (query,) = begun(single.query("left", ownership="none"))
-    single.publish(5)
-    query.drain().stop()
+    query = single.query("left", ownership="none").begun(5).drain().stop()
     single.publish(5)
     query.start().drain()
     assert {row.marked for row in query.rows} == {False}
@@ -144,9 +142,7 @@ def test_nobody_can_tell_whether_a_batch_in_an_older_spark_checkpoint_was_ever_d
     0035).
     """
     stage = staged(partitions=1)
-    (first,) = begun(stage.query("left", ownership="none"))
-    stage.publish(1)
-    first.drain()
+    first = stage.query("left", ownership="none").begun(1).drain()
     stage.publish(1)
     older, end = list(first.log), first.announce()
     if not is_late:
@@ -169,9 +165,7 @@ def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_f
     alone: Stage, trims: bool
 ) -> None:
     """It was stopped before it could let the partition go, and the batch that it repeats has messages of it."""
-    (query,) = begun(alone.query("left", ownership="none"))
-    alone.publish(3, 3)
-    query.drain()
+    query = alone.query("left", ownership="none").begun(3, 3).drain()
     alone.publish(2, 2)
     query.drain().stop()
     alone.alter(1)
@@ -189,12 +183,8 @@ def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_f
 @pytest.mark.conformance("OWN-03")
 def test_an_instance_of_the_same_epoch_in_between_is_another_owner(stage: Stage) -> None:
     """A checkpoint that was put back from elsewhere is not trusted: one's own name and epoch must be in it."""
-    (query,) = begun(stage.query("left"))
-    stage.publish(4, 4)
-    query.plan()
-    query.kill()
-    (other,) = begun(stage.query("right"))
-    other.run()
+    query = stage.query("left").begun(4, 4).plan().kill()
+    other = stage.query("right").begun().run()
     stage.until(lambda: delivered(other) == stage.everything)
     foreign = stage.copy(f"default/orders/{GROUP}/checkpoint/0")
     other.stop()

@@ -31,9 +31,7 @@ def settled(query: Query) -> None:
 def test_ownership_and_checkpoints_work_with_and_without_each_other(
     stage: Stage, ownership: str, checkpoints: str
 ) -> None:
-    (query,) = begun(stage.query("left", ownership=ownership, checkpoints=checkpoints))
-    stage.publish(4, 4)
-    query.drain()
+    query = stage.query("left", ownership=ownership, checkpoints=checkpoints).begun(4, 4).drain()
     assert delivered(query) == stage.everything
     asked = [name for by, _, name in stage.line.calls if by == "left" and "/ownership/" in name]
     assert bool(asked) == (ownership == "store")
@@ -45,8 +43,7 @@ def test_ownership_and_checkpoints_work_with_and_without_each_other(
     assert delivered(query) == stage.everything, "its own Spark checkpoint is enough to go on"
     query.stop()
     stage.sleep(20.0)
-    (other,) = begun(stage.query("right", ownership=ownership, checkpoints=checkpoints))
-    other.drain()
+    other = stage.query("right", ownership=ownership, checkpoints=checkpoints).begun().drain()
     assert len(other.rows) == (0 if checkpoints == "store" else 10), "a new owner begins where the group began"
     assert {row.marked for row in other.rows} <= {True}
 
@@ -56,9 +53,7 @@ def test_ownership_and_checkpoints_work_with_and_without_each_other(
 def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_retention_would_count_by(
     stage: Stage, ownership: str
 ) -> None:
-    (kept,) = begun(stage.query("left", ownership=ownership))
-    stage.publish(10, 10)
-    kept.drain().stop()
+    kept = stage.query("left", ownership=ownership).begun(10, 10).drain().stop()
     assert [stage.offset(p) for p in (0, 1)] == [10, 10]
     query = stage.query("left", ownership=ownership, checkpoints="none").goes_on_from(kept).start()
     stage.publish(1, 1)
@@ -74,8 +69,7 @@ def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_ret
     assert stage.do(lambda queue: queue.checkpoints(GROUP)).lag == 22
     query.stop()
     stage.sleep(20.0)
-    (other,) = begun(stage.query("right", ownership=ownership, checkpoints="none"))
-    other.drain()
+    other = stage.query("right", ownership=ownership, checkpoints="none").begun().drain()
     assert delivered(other) == stage.everything, "a new Spark checkpoint begins where the group began"
     assert {row.marked for row in other.rows} == {True}
 
@@ -84,11 +78,9 @@ def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_ret
 
 
 def test_what_the_first_had_not_acknowledged_comes_again_marked(alone: Stage) -> None:
-    (first,) = begun(one(alone, "first"))
-    alone.publish(4, 4)
-    first.plan()
+    first = one(alone, "first").begun(4, 4).plan()
     first.deliver()
-    (second,) = begun(one(alone, "second"))
+    second = one(alone, "second").begun()
     second.trigger()
     assert alone.metadata(0)["redelivered_below"] == "4"
     alone.publish(1, 1)
@@ -105,13 +97,11 @@ def test_what_the_first_had_not_acknowledged_comes_again_marked(alone: Stage) ->
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_a_takeover_between_look_and_batch_delivers_nothing(alone: Stage, is_planned: bool) -> None:
     """The checkpoints are looked at after the log."""
-    (first,) = begun(one(alone, "first"))
-    first.drain()
+    first = one(alone, "first").begun().drain()
     alone.publish(4, 4)
     if is_planned:
         first.plan()
-    (second,) = begun(one(alone, "second"))
-    second.drain()
+    one(alone, "second").begun().drain()
     with pytest.raises(partq.Fenced, match="'second'"):
         first.trigger()
     assert first.rows == []
@@ -135,9 +125,7 @@ def test_what_was_delivered_up_to_the_fence_counts_as_delivered(alone: Stage) ->
 
 @pytest.mark.conformance("FLO-07")
 def test_a_restart_takes_its_partitions_back_at_their_epochs_and_repeats_its_batch(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.plan()
+    query = one(alone).begun(4, 4).plan()
     query.deliver()
     query.kill().start().trigger()
     assert query.batches[-1] == query.batches[-2]
@@ -151,13 +139,9 @@ def test_a_restart_takes_its_partitions_back_at_their_epochs_and_repeats_its_bat
 
 @pytest.mark.conformance("HAN-03")
 def test_who_took_over_and_left_again_leaves_the_marks_of_who_was_before(alone: Stage) -> None:
-    (first,) = begun(one(alone, "first"))
-    alone.publish(4, 4)
-    first.plan()
+    first = one(alone, "first").begun(4, 4).plan()
     first.deliver()
-    (second,) = begun(one(alone, "second", maxMessagesPerTrigger="1"))
-    second.plan()
-    second.stop()
+    one(alone, "second", maxMessagesPerTrigger="1").begun().plan().stop()
     assert [alone.metadata(p)["redelivered_below"] for p in (0, 1)] == ["4", "4"]
 
 
@@ -173,12 +157,10 @@ def test_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(
 
 def test_a_last_acknowledgement_that_comes_too_late_is_no_good_end(alone: Stage) -> None:
     """Of a run with AvailableNow, which ends when there is nothing more to read."""
-    (first,) = begun(one(alone, "first", checkpointInterval="1h"))
-    alone.publish(4, 4)
+    first = one(alone, "first", checkpointInterval="1h").begun(4, 4)
     first.kill().start(available_now=True)
     assert first.trigger()
-    (second,) = begun(one(alone, "second"))
-    second.plan()
+    one(alone, "second").begun().plan()
     with pytest.raises(partq.Fenced, match="'second'"):
         first.trigger()
 
@@ -192,11 +174,8 @@ def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked
     """What `Corrupt` advises. An epoch that comes twice would make an older Spark checkpoint believe that it is still
     where it was; and what this query had delivered before, it must not deliver again without a mark.
     """
-    (first,) = begun(one(alone, "first"))
-    first.drain()
-    (second,) = begun(one(alone, "second"))
-    alone.publish(4, 4)
-    second.drain().stop()
+    one(alone, "first").begun().drain()
+    second = one(alone, "second").begun(4, 4).drain().stop()
     alone.edit(CHECKPOINT_0, lambda found: {**found.metadata, "offset": "3"})
     with pytest.raises(partq.Corrupt, match=f"checkpoint {CHECKPOINT_0} is damaged.*delete it"):
         second.start().trigger()
@@ -212,8 +191,7 @@ def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked
 
 
 def test_a_checkpoint_that_is_deleted_ends_a_query_that_has_nothing_to_write(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    query.drain()
+    query = one(alone).begun().drain()
     alone.world.store.delete(CHECKPOINT_0)
     alone.sleep(5.0)
     with pytest.raises(partq.Fenced, match=r"checkpoint/0 of flow .* was deleted while it was in use"):

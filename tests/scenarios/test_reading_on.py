@@ -32,8 +32,7 @@ def test_available_now_reads_what_there_was_and_acknowledges_its_last_batch(stag
 def test_a_run_that_finds_nothing_new_acknowledges_the_one_before_also_after_a_late_answer(staged: Staged) -> None:
     stage = staged(delay_s=3.0)
     coordinator = stage.coordinated()
-    (query,) = begun(stage.query(checkpointInterval="1h"))
-    stage.publish(2, 2)
+    query = stage.query(checkpointInterval="1h").begun(2, 2)
     query.trigger()
     query.kill()
     assert [stage.offset(p) for p in (0, 1)] == [0, 0]
@@ -47,18 +46,17 @@ def test_available_now_waits_for_its_share_and_ends_as_a_standby(staged: Staged)
     stage = staged(delay_s=4.0)
     stage.coordinated()
     first, second, third = (stage.query(name) for name in ("first", "second", "third"))
-    begun(first)
-    first.run()
+    first.begun().run()
     stage.until(lambda: len(first.partitions) == 2)
     stage.publish(2, 2)
-    begun(second)
+    second.begun()
     second.fix_target()
     stage.publish(3, 3)  # beyond the target
     began_s = stage.now_s
     second.drain()
     assert 3.0 < stage.now_s - began_s < 9.0
     assert len(second.partitions) == 1
-    begun(third)
+    third.begun()
     third.fix_target()
     began_s = stage.now_s
     third.drain()
@@ -67,7 +65,7 @@ def test_available_now_waits_for_its_share_and_ends_as_a_standby(staged: Staged)
 
 
 def test_available_now_ends_with_an_error_if_nobody_says_what_it_has(alone: Stage) -> None:
-    (query,) = begun(alone.query())
+    query = alone.query().begun()
     query.fix_target()
     with pytest.raises(partq.Unavailable, match="start one with `partq coordinator run`"):
         query.trigger()
@@ -77,7 +75,7 @@ def test_a_run_up_to_now_that_was_done_waits_anew_for_what_it_has_lost(staged: S
     """Other sources of the query go on: their batches may last longer than a whole wait, and its lease."""
     stage = staged(handoff_s=1.0)
     coordinator = stage.coordinated()
-    (query,) = begun(stage.query("left", sessionTimeout="5s"))
+    query = stage.query("left", sessionTimeout="5s").begun()
     query.stop().start(available_now=True)
     assert not query.trigger()
     coordinator.kill()
@@ -97,8 +95,7 @@ def test_available_now_leaves_what_it_lost_to_the_new_owner_and_reads_what_it_ga
 
     def another() -> None:
         if first.rows and not second.batches:
-            begun(second)
-            second.run()
+            second.begun().run()
             stage.sleep(1.5)
 
     first.during = another
@@ -115,7 +112,7 @@ def test_available_now_leaves_what_it_lost_to_the_new_owner_and_reads_what_it_ga
 @pytest.mark.parametrize("ownership", ["store", "none"])
 def test_what_is_in_hand_is_bounded_whatever_the_trigger_allows(stage: Stage, ownership: str) -> None:
     stage.publish(10, 10)
-    (query,) = begun(stage.query(ownership=ownership, maxDeliveredUnackedMsgsPerFlow="7"))
+    query = stage.query(ownership=ownership, maxDeliveredUnackedMsgsPerFlow="7").begun()
     query.log.append(query.announce(limited=False))
     query.deliver()
     query.commit().drain()
@@ -133,8 +130,7 @@ def test_how_a_limit_is_shared_follows_the_backlog_with_either_option_without_a_
 
 def test_an_end_says_all_that_the_flow_has(stage: Stage) -> None:
     """Also partitions without news, so that a restart can present them."""
-    (query,) = begun(stage.query())
-    query.drain()
+    query = stage.query().begun().drain()
     stage.publish(0, 3)
     query.trigger()
     assert query.log[-1]["p"] == {"0": [1, 0, 0, 0], "1": [1, 0, 3, 0]}
@@ -166,9 +162,7 @@ def test_the_group_begins_where_its_first_query_says_and_later_ones_are_warned(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.publish(3, 3)
-    (first,) = begun(stage.query(startingOffsets="latest"))
-    stage.publish(1, 1)
-    first.drain()
+    first = stage.query(startingOffsets="latest").begun(1, 1).drain()
     assert sorted(delivered(first)) == [(0, 3), (1, 3)]
     command = "partq checkpoints rewind orders --group billing"
     with caplog.at_level(logging.WARNING, "partq.flow"):

@@ -30,9 +30,7 @@ def groups(stage: Stage) -> list[str]:
 
 def night(stage: Stage, **options: str) -> Query:
     """A job that has read the first (4, 4) messages and ended; (2, 2) more came since, and its group was removed."""
-    (query,) = begun(one(stage, "nightly", **options))
-    stage.publish(4, 4)
-    query.drain().stop()
+    query = one(stage, "nightly", **options).begun(4, 4).drain().stop()
     stage.remove_group()
     stage.publish(2, 2)
     return query
@@ -58,15 +56,14 @@ def test_a_job_whose_group_was_removed_is_refused_and_nothing_is_skipped(
     assert (f"startingOffsets={starting}" in str(refused.value)) == ("ackMode" not in options)
     assert groups(alone) == [], "it was not made anew"
     if "ackMode" not in options and not is_cut_off:
-        (again,) = begun(one(alone, startingOffsets=starting, **options))
-        again.drain()
+        again = one(alone, startingOffsets=starting, **options).begun().drain()
         assert delivered(query, again) == alone.everything
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_a_query_that_has_nothing_but_its_name_is_refused_too(alone: Stage, is_stopped: bool) -> None:
     """Where it was to begin was resolved when the group was made. Also if it has not bound when the group goes."""
-    (query,) = begun(one(alone))
+    query = one(alone).begun()
     if is_stopped:
         query.stop()
     alone.remove_group()
@@ -87,10 +84,7 @@ def test_a_group_that_somebody_made_again_is_not_the_one_that_it_was(alone: Stag
 
 
 def test_a_batch_of_the_former_group_is_not_repeated_in_the_next_one(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.plan()
-    query.kill()
+    query = one(alone).begun(4, 4).plan().kill()
     made_again(alone)
     with pytest.raises(partq.Invalid, match=GONE):
         query.start().trigger()
@@ -121,8 +115,7 @@ def test_several_flows_that_start_again_are_all_refused(stage: Stage) -> None:
 
 @pytest.mark.parametrize("ownership", ["none", "store"])
 def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership: str) -> None:
-    (query,) = begun(stage.query("a", ownership=ownership))
-    query.run()
+    query = stage.query("a", ownership=ownership).begun().run()
     stage.publish(4, 4)
     stage.until(lambda: stage.offset(0) == 4)
     stage.remove_group(query)
@@ -135,8 +128,7 @@ def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership
 def test_an_ownership_store_that_lost_everything_is_not_taken_for_a_removed_group(alone: Stage) -> None:
     """The head says that the group is there: its flows wait for a sidecar."""
     coordinator = alone.coordinated()
-    (query,) = begun(alone.query("a"))
-    query.run()
+    query = alone.query("a").begun().run()
     alone.publish(4, 4)
     alone.until(lambda: delivered(query) == alone.everything)
     coordinator.kill()
@@ -151,8 +143,7 @@ def test_an_ownership_store_that_lost_everything_is_not_taken_for_a_removed_grou
 
 def test_another_group_of_the_name_is_not_taken_for_a_rewind(alone: Stage) -> None:
     """The group is in the head again before its query looked: it must not go on as if it were its own."""
-    (query,) = begun(one(alone))
-    query.drain()
+    query = one(alone).begun().drain()
     alone.publish(4, 4)
     made_again(alone, "earliest")
     with pytest.raises((partq.Fenced, partq.Invalid), match="was removed"):
@@ -161,9 +152,7 @@ def test_another_group_of_the_name_is_not_taken_for_a_rewind(alone: Stage) -> No
 
 
 def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.plan()
+    query = one(alone).begun(4, 4).plan()
     query.deliver()
     alone.remove_group()
     alone.sleep(5.0)
@@ -171,8 +160,7 @@ def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(alon
     with pytest.raises(partq.Invalid, match="was removed"):
         query.trigger()
     assert (alone.owner(0)[0], alone.offset(0)) in ((None, None), (query.name, 0))
-    (other,) = begun(one(alone, startingOffsets="latest"))
-    other.drain()
+    other = one(alone, startingOffsets="latest").begun().drain()
     assert other.rows == []
 
 
@@ -181,8 +169,7 @@ def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_
     alone: Stage, again: bool
 ) -> None:
     """A query alone has looked at the head, and takes its partitions when the group is another one, or none."""
-    (query,) = begun(one(alone, "left", startingOffsets="earliest"))
-    alone.publish(4, 4)
+    query = one(alone, "left", startingOffsets="earliest").begun(4, 4)
     held = alone.hold("swap", "checkpoint/0", by="left")
     going = query.asking(query._trigger)
     alone.until(lambda: held.is_waiting)
@@ -194,9 +181,7 @@ def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_
         going.result() and query.drain()
     assert query.rows == []
     query.kill()
-    (other,) = begun(one(alone, "other"))
-    alone.publish(1, 1)
-    other.drain()
+    other = one(alone, "other").begun(1, 1).drain()
     assert (other.offsets(0), other.offsets(1)) == ([4], [4])
 
 
@@ -206,16 +191,12 @@ def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_a_group_made_again_begins_where_it_is_told_to_whatever_its_flows_remember(alone: Stage, starting: str) -> None:
     """What a flow knows at the same epoch counts as exact, so no epoch of the former group comes again."""
-    (query,) = begun(one(alone, "a", startingOffsets="earliest"))
-    alone.publish(4, 4)
-    query.drain()
+    query = one(alone, "a", startingOffsets="earliest").begun(4, 4).drain()
     assert query.epochs == {0: 1, 1: 1}
     query.stop()
     alone.publish(2, 2)
     alone.remove_group()
-    (again,) = begun(one(alone, "a", startingOffsets=starting))
-    alone.publish(1, 1)
-    again.drain()
+    again = one(alone, "a", startingOffsets=starting).begun(1, 1).drain()
     assert again.offsets(0) == ([*range(7)] if starting == "earliest" else [6])
     assert again.epochs == {0: 3, 1: 3}
     assert {row.marked for row in again.rows} == {False}
@@ -224,14 +205,12 @@ def test_a_group_made_again_begins_where_it_is_told_to_whatever_its_flows_rememb
 def test_a_leader_that_never_saw_the_group_gone_notices_that_it_is_another_one(alone: Stage) -> None:
     """Removed and made again between two looks: what it takes for its flow's must not stay as it is."""
     coordinator = alone.coordinated()
-    (query,) = begun(alone.query("a"))
-    query.run()
+    query = alone.query("a").begun().run()
     alone.publish(4, 4)
     alone.until(lambda: alone.offset(0) == 4)
     query.kill()
     assert coordinator.process is not None
     coordinator.process.freeze(20_000_000)
     made_again(alone, "earliest")
-    (other,) = begun(alone.query("b"))
-    other.run()
+    other = alone.query("b").begun().run()
     alone.until(lambda: other.offsets(0) == [0, 1, 2, 3], 120.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Query, Stage, again, begun, delivered
+from tests.scenarios.stage import GROUP, Query, Stage, again, delivered
 
 Staged = Callable[..., Stage]
 OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
@@ -21,13 +21,11 @@ def unowned(stage: Stage) -> Callable[[], bool]:
 def test_nothing_is_delivered_before_ones_own_name_and_epoch_are_read_in_the_checkpoint(alone: Stage) -> None:
     """The state gives the partition to the flow; its checkpoint is one of before, which names somebody else."""
     coordinator = alone.coordinated()
-    (former,) = begun(alone.query("former"))
-    former.drain()
+    former = alone.query("former").begun().drain()
     put_back = alone.copy(f"default/orders/{GROUP}/checkpoint/0")
     former.stop()
     alone.until(unowned(alone))
-    (query,) = begun(alone.query("query"))
-    alone.publish(2, 2)
+    query = alone.query("query").begun(2, 2)
     held = alone.hold("load", "checkpoint/0", by="query")
     query.run()
     alone.until(lambda: held.is_waiting)
@@ -44,8 +42,7 @@ def test_nothing_is_delivered_before_ones_own_name_and_epoch_are_read_in_the_che
 
 
 def test_what_was_announced_and_never_became_a_batch_is_read_all_the_same(stage: Stage) -> None:
-    (query,) = begun(stage.query())
-    stage.publish(2, 2)
+    query = stage.query().begun(2, 2)
     query.announce()
     stage.publish(3, 0)
     query.drain()
@@ -53,8 +50,7 @@ def test_what_was_announced_and_never_became_a_batch_is_read_all_the_same(stage:
 
 
 def test_what_was_announced_is_planned_again_in_full(stage: Stage) -> None:
-    (query,) = begun(stage.query(maxMessagesPerTrigger="2"))
-    stage.publish(5, 5)
+    query = stage.query(maxMessagesPerTrigger="2").begun(5, 5)
     query.announce(limited=False)
     query.drain()
     assert [len(batch) for batch in query.batches] == [0, 10]
@@ -63,8 +59,7 @@ def test_what_was_announced_is_planned_again_in_full(stage: Stage) -> None:
 @pytest.mark.conformance("HAN-03")
 def test_what_was_announced_and_never_written_down_is_marked(stage: Stage) -> None:
     """Killed between `latestOffset` and the offset log, or restarted on an older Spark checkpoint: nobody can tell."""
-    (query,) = begun(stage.query())
-    stage.publish(2, 2)
+    query = stage.query().begun(2, 2)
     query.trigger()
     stage.publish(3, 3)
     query.announce()
@@ -77,14 +72,11 @@ def test_what_was_announced_and_never_written_down_is_marked(stage: Stage) -> No
 
 
 def test_a_batch_that_did_not_finish_comes_again_equal_with_its_marks(stage: Stage) -> None:
-    (first,) = begun(stage.query())
-    stage.publish(4, 4)
-    first.plan()
+    first = stage.query().begun(4, 4).plan()
     assert len(first.deliver()) == 8
     first.kill()
     stage.until(unowned(stage))
-    (second,) = begun(stage.query())
-    second.plan()
+    second = stage.query().begun().plan()
     assert second.deliver() == [*again(0, 4), *again(0, 4, 1)]
     stage.publish(2, 2)
     second.kill().start()
@@ -96,12 +88,9 @@ def test_a_batch_that_did_not_finish_comes_again_equal_with_its_marks(stage: Sta
 @OWNERSHIPS
 @pytest.mark.conformance("HAN-10")
 def test_a_replayed_batch_delivers_nothing_of_a_partition_that_moved_on(stage: Stage, ownership: str) -> None:
-    (first,) = begun(stage.query(ownership=ownership))
-    stage.publish(4, 4)
-    first.plan()
+    first = stage.query(ownership=ownership).begun(4, 4).plan()
     first.kill()  # its batch is in the offset log, and nothing of it was delivered
-    (second,) = begun(stage.query(ownership=ownership))
-    second.run()
+    second = stage.query(ownership=ownership).begun().run()
     stage.until(lambda: delivered(second) == stage.everything and stage.offset(0) == stage.offset(1) == 4)
     if ownership == "none":
         second.stop()
@@ -115,10 +104,7 @@ def test_a_replayed_batch_delivers_nothing_of_a_partition_that_moved_on(stage: S
 @pytest.mark.conformance("HAN-10")
 def test_a_partition_that_came_back_is_not_acknowledged_by_the_replay(stage: Stage) -> None:
     """The flow has it again, at a higher epoch: the replay must not count as its acknowledgement."""
-    (first,) = begun(stage.query())
-    stage.publish(4, 4)
-    first.plan()
-    first.kill()
+    first = stage.query().begun(4, 4).plan().kill()
     stage.until(unowned(stage))  # expired, and nobody took over: Unassigned
     first.start()
     assert first.deliver() == []
@@ -132,10 +118,7 @@ def test_a_partition_that_came_back_is_not_acknowledged_by_the_replay(stage: Sta
 def test_a_replay_in_doubt_waits_and_then_fails(alone: Stage) -> None:
     """Without a coordinator nobody says whose the partitions are."""
     coordinator = alone.coordinated()
-    (query,) = begun(alone.query())
-    alone.publish(4, 4)
-    query.plan()
-    query.kill()
+    query = alone.query().begun(4, 4).plan().kill()
     coordinator.kill()
     query.start()
     begun_s = alone.now_s
@@ -147,15 +130,11 @@ def test_a_replay_in_doubt_waits_and_then_fails(alone: Stage) -> None:
 
 
 def test_a_replayed_batch_holds_a_handoff_up_as_any_other_does(stage: Stage) -> None:
-    (first,) = begun(stage.query())
-    stage.publish(4, 4)
-    first.plan()
-    first.kill().start()
+    first = stage.query().begun(4, 4).plan().kill().start()
     second = stage.query()
 
     def meanwhile() -> None:
-        begun(second)
-        second.run()
+        second.begun().run()
         stage.sleep(1.5)
         assert second.rows == []
 
@@ -172,12 +151,9 @@ def test_a_replayed_batch_holds_a_handoff_up_as_any_other_does(stage: Stage) -> 
 
 def overtaken(stage: Stage) -> Query:
     """It planned a batch and stood still until another had delivered all of it; now it goes on."""
-    (first,) = begun(stage.query("first"))
-    stage.publish(4, 4)
-    first.plan()
+    first = stage.query("first").begun(4, 4).plan()
     first.freeze()
-    (second,) = begun(stage.query("second"))
-    second.run()
+    second = stage.query("second").begun().run()
     stage.until(lambda: delivered(second) == stage.everything)
     first.thaw()
     return first
@@ -196,7 +172,7 @@ def test_a_lease_that_ended_between_planning_and_reading_is_noticed(stage: Stage
 def test_what_moved_on_while_its_batch_was_planned_is_not_read(stage: Stage) -> None:
     """The process stood still between its look at the group and its answer: the lease is the last thing looked at."""
     first, second = stage.query("left"), stage.query("right")
-    begun(first)
+    first.begun()
     stage.publish(4, 4)
     first.plan()
     held = stage.hold("load", "ownership/state", by="left", after=True)
@@ -204,8 +180,7 @@ def test_what_moved_on_while_its_batch_was_planned_is_not_read(stage: Stage) -> 
     stage.until(lambda: held.is_waiting)
     first.freeze()
     held.release()
-    begun(second)
-    second.run()
+    second.begun().run()
     stage.until(lambda: len(second.rows) == 8)
     first.thaw()
     assert going.result() == []
@@ -218,11 +193,10 @@ def planned_when_another_joins(stage: Stage) -> tuple[Query, Query]:
     """The end of a batch of four messages of each partition is written down, then a second query comes and runs."""
     stage.coordinated()
     first, second = stage.query("left"), stage.query("right")
-    begun(first)
+    first.begun()
     stage.publish(4, 4)
     first.plan()
-    begun(second)
-    second.run()
+    second.begun().run()
     return first, second
 
 
@@ -256,14 +230,12 @@ def test_a_pause_that_comes_while_a_batch_is_announced_keeps_its_messages_back(s
     """The state changes between look and announcement: the announcement fails, and the batch is planned again."""
     stage = staged(handoff_s=60.0)
     stage.coordinated()
-    (first,) = begun(stage.query("left"))
-    first.drain()
+    first = stage.query("left").begun().drain()
     stage.publish(5, 5)
     held = stage.hold("swap", "/flows/", by="left")
     going = first.asking(first._trigger)
     stage.until(lambda: held.is_waiting)
-    (second,) = begun(stage.query("right"))
-    second.run()
+    second = stage.query("right").begun().run()
     stage.sleep(2.0)
     held.release()
     going.result()
@@ -278,7 +250,7 @@ def test_a_pause_that_comes_while_a_batch_is_announced_keeps_its_messages_back(s
 def test_alone_what_another_took_while_its_batch_was_planned_is_not_read(alone: Stage, replaced: bool) -> None:
     """Without a lease the time since the last look counts; also where the reader is a new one that repeats a batch."""
     first, second = alone.query("left", ownership="none"), alone.query("right", ownership="none")
-    begun(first)
+    first.begun()
     alone.publish(4, 4)
     first.plan()
     if replaced:
@@ -286,7 +258,7 @@ def test_alone_what_another_took_while_its_batch_was_planned_is_not_read(alone: 
     held = alone.hold("list", "checkpoint/", by="left", after=True)
     going = first.asking(lambda: first._read(first.log[-1]))
     alone.until(lambda: held.is_waiting)
-    begun(second)
+    second.begun()
     second.drain()
     alone.sleep(6.0)
     held.release()

@@ -16,8 +16,8 @@ Staged = Callable[..., Stage]
 
 def test_the_first_offset_has_only_a_name_and_the_group_has_not_heard_of_it(stage: Stage) -> None:
     stage.publish(3, 2)
-    query = stage.query().start()
-    end = query.plan()
+    query = stage.query().start().plan()
+    end = query.log[-1]
     assert end["p"] == {}
     assert end["flow"].startswith("flow-")
     assert not stage.line.asked("swap", "/flows/")
@@ -30,8 +30,7 @@ def test_the_first_offset_has_only_a_name_and_the_group_has_not_heard_of_it(stag
 def test_a_name_that_was_lost_before_it_was_written_down_holds_nothing_up(stage: Stage) -> None:
     stage.publish(1, 1)
     stage.query().start().plan()
-    (other,) = begun(stage.query())
-    other.drain()
+    other = stage.query().begun().drain()
     assert delivered(other) == stage.everything
 
 
@@ -43,7 +42,7 @@ def test_a_name_that_was_lost_before_it_was_written_down_holds_nothing_up(stage:
     ],
 )
 def test_offsets_of_another_flow_or_group_are_refused(stage: Stage, changed: dict[str, str], says: str) -> None:
-    (query,) = begun(stage.query("Left"))
+    query = stage.query("Left").begun()
     assert query.name == "left"
     query.drain().stop()
     with pytest.raises(partq.Invalid, match=says):
@@ -51,8 +50,7 @@ def test_offsets_of_another_flow_or_group_are_refused(stage: Stage, changed: dic
 
 
 def test_offsets_without_a_group_are_refused_and_those_of_one_where_there_is_none(stage: Stage) -> None:
-    (query,) = begun(stage.query())
-    query.drain()
+    query = stage.query().begun().drain()
     query.log[-1] |= {"group": None, "flow": None}
     with pytest.raises(partq.Invalid, match="belongs to a query without a group"):
         query.trigger()
@@ -75,10 +73,9 @@ def test_an_offset_of_another_run_that_writes_into_the_same_spark_checkpoint_is_
 
 @pytest.mark.conformance("FLO-08")
 def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(stage: Stage) -> None:
-    (first,) = begun(stage.query("left"))
-    first.drain()
+    first = stage.query("left").begun().drain()
     epochs = first.epochs
-    (twin,) = begun(stage.query("left"))
+    twin = stage.query("left").begun()
     begun_s = stage.now_s
     with pytest.raises(partq.Invalid, match="in use by another live process"):
         twin.trigger()
@@ -90,11 +87,9 @@ def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(st
 
 @pytest.mark.conformance("FLO-08")
 def test_a_process_that_was_replaced_while_it_was_frozen_is_the_twin_when_it_wakes(stage: Stage) -> None:
-    (first,) = begun(stage.query("left"))
-    first.drain()
+    first = stage.query("left").begun().drain()
     first.freeze()
-    (other,) = begun(stage.query("left"))
-    other.drain()
+    other = stage.query("left").begun().drain()
     first.thaw()
     stage.publish(1, 1)
     with pytest.raises(partq.Invalid, match="in use by another live process"):
@@ -105,10 +100,7 @@ def test_a_process_that_was_replaced_while_it_was_frozen_is_the_twin_when_it_wak
 
 @pytest.mark.conformance("FLO-08")
 def test_a_restart_after_a_kill_is_told_from_a_twin_within_one_session_timeout(stage: Stage) -> None:
-    (query,) = begun(stage.query("left"))
-    stage.publish(4, 4)
-    query.plan()
-    query.kill().start()
+    query = stage.query("left").begun(4, 4).plan().kill().start()
     begun_s = stage.now_s
     assert len(query.deliver()) == 8
     assert stage.now_s - begun_s < 12.0
@@ -120,9 +112,7 @@ def test_a_restart_waits_no_longer_than_the_coordinator(staged: Staged) -> None:
     """Which has watched for nine seconds already when the process is there again."""
     stage = staged(delay_s=20.0)
     stage.coordinated()
-    (query,) = begun(stage.query("left"))
-    stage.publish(1, 1)
-    query.drain().kill()
+    query = stage.query("left").begun(1, 1).drain().kill()
     stage.publish(1, 1)
     stage.sleep(9.0)
     began_s = stage.now_s
@@ -134,10 +124,9 @@ def test_a_restart_waits_no_longer_than_the_coordinator(staged: Staged) -> None:
 
 @pytest.mark.conformance("FLO-08")
 def test_a_twin_is_refused_where_no_coordinator_says_anything(alone: Stage) -> None:
-    (first,) = begun(alone.query("left"))
-    first.run()
+    first = alone.query("left").begun().run()
     alone.sleep(7.0)
-    (twin,) = begun(alone.query("left"))
+    twin = alone.query("left").begun()
     with pytest.raises(partq.Invalid, match="in use by another live process"):
         twin.trigger()
     alone.coordinated()
@@ -148,8 +137,7 @@ def test_a_twin_is_refused_where_no_coordinator_says_anything(alone: Stage) -> N
 @pytest.mark.conformance("FLO-08")
 def test_the_last_beat_of_a_killed_process_that_was_long_on_its_way_is_no_twin(stage: Stage) -> None:
     """And its whole session timeout is waited for since then: perhaps it was no last one."""
-    (query,) = begun(stage.query("left"))
-    query.drain()
+    query = stage.query("left").begun().drain()
     landing: list[Callable[[], object]] = []
 
     def give_up(effect: Callable[[], object]) -> None:
@@ -175,9 +163,7 @@ def test_the_last_beat_of_a_killed_process_that_was_long_on_its_way_is_no_twin(s
 
 @pytest.mark.conformance("FLO-03")
 def test_without_a_coordinator_a_query_waits_for_its_answer_and_stays_alive_meanwhile(alone: Stage) -> None:
-    (query,) = begun(alone.query("left"))
-    alone.publish(2, 2)
-    query.run()
+    query = alone.query("left").begun(2, 2).run()
     alone.sleep(25.0)
     assert query.rows == []
     alone.coordinated()
@@ -261,8 +247,7 @@ def way(stage: Stage) -> str | None:
 
 def test_a_query_that_forgot_the_ownership_takes_nothing_from_those_who_share(stage: Stage) -> None:
     """The grave case: ten seconds between two writes of a checkpoint, in which the shared flow would not notice."""
-    (query,) = begun(stage.query("a", checkpointInterval="10s"))
-    query.run()
+    query = stage.query("a", checkpointInterval="10s").begun().run()
     stage.publish(4, 4)
     stage.until(lambda: delivered(query) == stage.everything)
     epochs = query.epochs
@@ -278,9 +263,7 @@ def test_a_query_that_forgot_the_ownership_takes_nothing_from_those_who_share(st
 
 
 def test_a_shared_query_does_not_join_a_group_that_one_query_has_for_itself(stage: Stage) -> None:
-    (query,) = begun(stage.query(ownership="none"))
-    stage.publish(2, 2)
-    query.drain()
+    query = stage.query(ownership="none").begun(2, 2).drain()
     with pytest.raises(partq.Invalid, match=r"ownership=none.*ownership=store"):
         stage.query("b").start().trigger()
     assert way(stage) == "none"
@@ -292,9 +275,7 @@ def test_a_shared_query_does_not_join_a_group_that_one_query_has_for_itself(stag
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_query_that_starts_again_another_way_is_refused(stage: Stage, planned: bool) -> None:
     """Also with a batch that it has to repeat."""
-    (query,) = begun(stage.query())
-    stage.publish(2, 2)
-    query.drain().stop()
+    query = stage.query().begun(2, 2).drain().stop()
     if planned:
         stage.publish(1, 1)
         query.start().plan()
@@ -310,7 +291,7 @@ def test_the_first_flow_that_joins_says_how_and_the_second_is_held_to_it(stage: 
     assert way(stage) is None
     other = stage.query("b", ownership="none").start()
     other.plan()
-    (query,) = begun(stage.query("a"))
+    query = stage.query("a").begun()
     query.trigger()
     assert way(stage) == "store"
     with pytest.raises(partq.Invalid):
@@ -322,8 +303,7 @@ def test_a_live_query_sees_that_its_group_is_shared_otherwise_before_it_delivers
     stage: Stage, before: str, after: str
 ) -> None:
     """It was idle for so long that nobody could know that it lives."""
-    (query,) = begun(stage.query("a", ownership=before))
-    query.run()
+    query = stage.query("a", ownership=before).begun().run()
     stage.publish(2, 2)
     stage.until(lambda: delivered(query) == stage.everything)
     seen = stage.everything
@@ -340,9 +320,7 @@ def test_a_live_query_sees_that_its_group_is_shared_otherwise_before_it_delivers
 
 def test_what_is_acknowledged_stays_when_a_group_is_shared_otherwise(stage: Stage) -> None:
     """Everything is delivered once; what the former way left open comes to the next one."""
-    (one,) = begun(stage.query(ownership="none"))
-    stage.publish(3, 3)
-    one.drain().stop()
+    one = stage.query(ownership="none").begun(3, 3).drain().stop()
     stage.publish(2, 2)
     stage.do(lambda queue: queue.alter_group(GROUP, ownership="store", force=True))
     shared = begun(stage.query("a"), stage.query("b"))
@@ -356,8 +334,7 @@ def test_what_is_acknowledged_stays_when_a_group_is_shared_otherwise(stage: Stag
 def test_who_gets_a_shared_group_for_himself_marks_what_its_flows_may_have_had(alone: Stage) -> None:
     """Their records say how far they came, and go when the group is shared in another way."""
     stage, coordinator = alone, alone.coordinated()
-    (query,) = begun(stage.query("left"))
-    stage.publish(1, 1)
+    query = stage.query("left").begun(1, 1)
     query.trigger()
     stage.publish(3, 3)
     query.announce()

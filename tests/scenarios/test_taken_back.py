@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Stage, again, begun, delivered, new
+from tests.scenarios.stage import GROUP, Stage, again, delivered, new
 from tests.scenarios.test_queries_alone import one, settled
 
 # --- taken back by somebody -------------------------------------------------------------------------------------------
@@ -13,8 +13,7 @@ from tests.scenarios.test_queries_alone import one, settled
 
 @pytest.mark.conformance("CHK-04")
 def test_an_idle_query_goes_on_from_where_it_was_taken_back_to(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    query.run()
+    query = one(alone).begun().run()
     alone.publish(4, 3)
     alone.until(lambda: [alone.offset(p) for p in (0, 1)] == [4, 3])
     alone.rewind(to=1, partitions=[0])
@@ -31,8 +30,7 @@ def test_an_idle_query_goes_on_from_where_it_was_taken_back_to(alone: Stage) -> 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_batch_that_runs_while_it_is_taken_back_comes_again_marked(alone: Stage, is_killed: bool) -> None:
     """More was published and delivered since the person's command looked at the log's end, to which it marks."""
-    (query,) = begun(one(alone, checkpointInterval="0s"))
-    alone.publish(2, 2)
+    query = one(alone, checkpointInterval="0s").begun(2, 2)
     settled(query)
     held = alone.hold("swap", "checkpoint/0", by="person")
     going = alone.begin(lambda: alone.world.queue().rewind(GROUP, to=0, partitions=[0]))
@@ -54,8 +52,7 @@ def test_a_batch_that_runs_while_it_is_taken_back_comes_again_marked(alone: Stag
 
 def test_what_was_announced_beside_a_partition_that_is_taken_back_is_not_skipped(alone: Stage) -> None:
     """That is met while the batch is announced: then nothing of it is delivered, and all of it comes again."""
-    (query,) = begun(one(alone, "left"))
-    alone.publish(4, 4)
+    query = one(alone, "left").begun(4, 4)
     settled(query)
     alone.publish(1, 1)
     alone.rewind(to=2, partitions=[0])
@@ -65,8 +62,7 @@ def test_what_was_announced_beside_a_partition_that_is_taken_back_is_not_skipped
 
 
 def test_taken_back_twice_and_while_it_was_stopped(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
+    query = one(alone).begun(4, 4)
     settled(query)
     for to in (3, 2):
         alone.rewind(to=to, partitions=[0])
@@ -83,13 +79,13 @@ def test_taken_back_twice_and_while_it_was_stopped(alone: Stage) -> None:
 def test_the_run_that_takes_what_was_taken_back_has_it(alone: Stage, is_late: bool) -> None:
     """Also one that takes it between the look and the fence of the former run."""
     first, second = one(alone, "first"), one(alone, "second")
-    begun(first)
+    first.begun()
     alone.publish(4, 4)
     settled(first)
     alone.rewind(to=0, partitions=[0])
     held = alone.hold("list", "checkpoint/", by="first" if is_late else "nobody", after=True)
     alone.until(lambda: held.is_waiting or not is_late)
-    begun(second)
+    second.begun()
     second.trigger()
     held.release()
     with pytest.raises(partq.Fenced, match="flow 'second'"):
@@ -100,8 +96,7 @@ def test_the_run_that_takes_what_was_taken_back_has_it(alone: Stage, is_late: bo
 
 
 def test_the_answer_to_taking_it_again_is_lost(alone: Stage) -> None:
-    (query,) = begun(one(alone, "left"))
-    alone.publish(4, 4)
+    query = one(alone, "left").begun(4, 4)
     settled(query)
     alone.rewind(to=1, partitions=[0])
     lost = alone.lose("swap", "checkpoint/0", by="left")
@@ -114,8 +109,7 @@ def test_the_answer_to_taking_it_again_is_lost(alone: Stage) -> None:
 
 def test_an_acknowledgement_that_fails_makes_it_look_at_once(alone: Stage) -> None:
     """Elsewhere than on a disk both are due every 10 s, and not together."""
-    (query,) = begun(one(alone, checkpointInterval="10s"))
-    alone.publish(2, 0)
+    query = one(alone, checkpointInterval="10s").begun(2, 0)
     query.trigger()
     alone.sleep(11.0)
     query.drain()
@@ -136,9 +130,7 @@ def test_an_acknowledgement_that_fails_makes_it_look_at_once(alone: Stage) -> No
 
 
 def test_a_partition_that_was_removed_is_kept_until_its_last_batch_is_complete(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.plan()
+    query = one(alone).begun(4, 4).plan()
     query.deliver()
     alone.alter(1)
     alone.sleep(15.0)
@@ -152,9 +144,7 @@ def test_a_partition_that_was_removed_is_kept_until_its_last_batch_is_complete(a
 
 @pytest.mark.conformance("RES-05")
 def test_what_another_queue_of_this_name_has_is_not_taken_for_a_rewind(alone: Stage) -> None:
-    (query,) = begun(one(alone))
-    alone.publish(4, 4)
-    query.drain()
+    query = one(alone).begun(4, 4).drain()
     alone.do(lambda queue: queue.delete())
     alone.create(partitions=2)
     alone.publish(9, 9)

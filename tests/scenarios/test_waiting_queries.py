@@ -9,15 +9,14 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import FOLDER, Query, Stage, begun, delivered
+from tests.scenarios.stage import FOLDER, Query, Stage, delivered
 
 Staged = Callable[..., Stage]
 
 
 def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage) -> None:
     """A whole look at the group is good for a second; and what wakes its process up are these looks."""
-    (query,) = begun(alone.query("idle", ownership="none"))
-    query.run()
+    alone.query("idle", ownership="none").begun().run()
     alone.sleep(10.0)
     alone.line.calls.clear()
     steps = alone.world.scheduler.steps
@@ -32,8 +31,7 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
     alone: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When nothing tells the wait from one that was slept out."""
-    (query,) = begun(alone.query("left", ownership="none"))
-    query.drain()
+    query = alone.query("left", ownership="none").begun().drain()
     consumer = query._reader.process._consumer
     wait, observe, looks, wakes = consumer._wait_for, consumer.member.observe, list[int](), [True]
 
@@ -67,8 +65,7 @@ def paid(staged: Staged) -> Stage:
 
 def settled_alone(stage: Stage) -> Query:
     """A query that has its group to itself, and has handled and acknowledged what there was; nothing for long."""
-    (query,) = begun(stage.query("alone", ownership="none", checkpointInterval="10s"))
-    query.run()
+    query = stage.query("alone", ownership="none", checkpointInterval="10s").begun().run()
     stage.publish(4, 3)
     stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [4, 3])
     stage.sleep(60.0)
@@ -100,8 +97,7 @@ def test_what_people_change_is_noticed_as_soon_as_ever_where_looks_are_paid_for(
 def test_heartbeats_that_are_paid_for_come_four_times_in_a_session_timeout(
     paid: Stage, timeout: str, beats: tuple[int, int]
 ) -> None:
-    (query,) = begun(paid.query("left", sessionTimeout=timeout))
-    query.drain()
+    paid.query("left", sessionTimeout=timeout).begun().drain()
     paid.sleep(5.0)
     paid.line.calls.clear()
     paid.sleep(60.0)
@@ -112,8 +108,7 @@ def test_heartbeats_that_are_paid_for_come_four_times_in_a_session_timeout(
 
 
 def test_beside_a_long_batch_what_is_due_is_written(stage: Stage) -> None:
-    (query,) = begun(stage.query())
-    stage.publish(3, 3)
+    query = stage.query().begun(3, 3)
     query.trigger()
     stage.publish(3, 3)
 
@@ -128,7 +123,7 @@ def test_beside_a_long_batch_what_is_due_is_written(stage: Stage) -> None:
 
 def test_a_batch_that_is_told_to_be_complete_is_acknowledged_without_another_trigger(stage: Stage) -> None:
     stage.publish(5, 4)
-    (query,) = begun(stage.query(checkpointInterval="0s"))
+    query = stage.query(checkpointInterval="0s").begun()
     query.trigger()
     end = query.log[-1]
     query.log[-1] = {**end, "v": 2}
@@ -144,7 +139,7 @@ def test_batches_that_take_longer_than_a_handoff_may_are_told_to_those_who_share
     stage: Stage, caplog: pytest.LogCaptureFixture, ownership: str
 ) -> None:
     """Once a minute. Who has the group to himself lets nobody wait."""
-    (query,) = begun(stage.query(ownership=ownership))
+    query = stage.query(ownership=ownership).begun()
     query.during = lambda: stage.sleep(4.0)
     with caplog.at_level(logging.WARNING, "partq.flow"):
         for _ in range(10):
@@ -158,8 +153,7 @@ def test_batches_that_take_longer_than_a_handoff_may_are_told_to_those_who_share
 
 
 def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(stage: Stage) -> None:
-    (query,) = begun(stage.query("left", maxPollInterval="30s"))
-    query.drain()
+    query = stage.query("left", maxPollInterval="30s").begun().drain()
     stage.publish(1, 1)
     query.plan()
     stage.sleep(20.0)
@@ -183,8 +177,7 @@ def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(stage: Stage)
 def test_while_the_store_is_away_nothing_is_delivered_and_then_it_goes_on(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (query,) = begun(stage.query())
-    query.run()
+    query = stage.query().begun().run()
     stage.publish(2, 2)
     stage.until(lambda: delivered(query) == stage.everything)
     stage.publish(2, 2)
@@ -200,8 +193,7 @@ def test_while_the_store_is_away_nothing_is_delivered_and_then_it_goes_on(
 
 
 def test_the_store_is_not_waited_for_without_end(stage: Stage) -> None:
-    (query,) = begun(stage.query(retryTimeout="20s"))
-    query.drain()
+    query = stage.query(retryTimeout="20s").begun().drain()
     began_s = stage.now_s
     stage.weather.down_us = stage.now_us + 600_000_000
     with pytest.raises(partq.Unavailable):
@@ -212,9 +204,7 @@ def test_the_store_is_not_waited_for_without_end(stage: Stage) -> None:
 @pytest.mark.parametrize("is_answer", [True, False])
 @pytest.mark.parametrize("what", ["/flows/", "/beats/"])
 def test_what_was_announced_and_not_heard_of_is_taken_back(stage: Stage, what: str, is_answer: bool) -> None:
-    (query,) = begun(stage.query("left"))
-    stage.publish(3, 3)
-    query.drain()
+    query = stage.query("left").begun(3, 3).drain()
     stage.publish(6, 0)
     lost = stage.lose("swap", what, by="left", answer=is_answer)
     stage.until(lambda: query.trigger() or query.offsets(0) == [*range(9)])
@@ -228,15 +218,12 @@ def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Stage
     """Its instance is over, and the next one's record says what the process knows: that nothing of it was delivered."""
     stage = staged(handoff_s=60.0)
     stage.coordinated()
-    (first,) = begun(stage.query("first", checkpointInterval="0s"))
-    stage.publish(3, 3)
-    first.drain()
+    first = stage.query("first", checkpointInterval="0s").begun(3, 3).drain()
     stage.publish(6, 6)
     held = stage.hold("swap", "/flows/", by="first", after=True, lost=True)
     going = first.asking(first._trigger)
     stage.until(lambda: held.is_waiting)
-    (second,) = begun(stage.query("second"))
-    second.run()
+    second = stage.query("second").begun().run()
     stage.sleep(2.0)
     held.release()
     going.result()
@@ -252,12 +239,10 @@ def test_an_ownership_store_that_comes_back_without_what_was_last_costs_nothing(
 ) -> None:
     """Empty, or as it was when the first flow had both partitions."""
     first, second = stage.query("first", checkpointInterval="0s"), stage.query("second", checkpointInterval="0s")
-    begun(first)
-    first.run()
+    first.begun().run()
     stage.until(lambda: first.partitions == (0, 1))
     put_back = stage.copy(f"{FOLDER}ownership/")
-    begun(second)
-    second.run()
+    second.begun().run()
     stage.until(lambda: len(second.partitions) == 1)
     stage.publish(10, 10)
     stage.until(lambda: delivered(first, second) == stage.everything)
