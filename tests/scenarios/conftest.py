@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
-from tests.scenarios.stage import Stage
+from tests.scenarios.stage import Stage, Staged
 
 
 @pytest.fixture
-def staged() -> Iterator[Callable[..., Stage]]:
-    """Makes a stage with settings of its own."""
+def staged() -> Iterator[Staged]:
+    """Makes a stage with settings of its own, and with a sidecar."""
     with ExitStack() as stack:
-        yield lambda **settings: stack.enter_context(Stage(**settings))
+
+        def make(**settings: Any) -> Stage:
+            stage = stack.enter_context(Stage(**settings))
+            stage.coordinated()
+            return stage
+
+        yield make
 
 
 @pytest.fixture
-def alone(staged: Callable[..., Stage]) -> Stage:
-    """A queue with two partitions, and no sidecar."""
+def stage(staged: Staged) -> Stage:
+    """A queue with two partitions, and a sidecar that waits for nobody to settle."""
     return staged()
 
 
 @pytest.fixture
-def stage(staged: Callable[..., Stage]) -> Stage:
-    """With a sidecar that waits for nobody to settle."""
-    made = staged()
-    made.coordinated()
-    return made
+def single(staged: Staged) -> Stage:
+    """One partition, and a sidecar that waits for long before it gives it to somebody else."""
+    return staged(partitions=1, delay_s=30.0)
 
 
 @pytest.fixture
-def single(staged: Callable[..., Stage]) -> Stage:
-    """One partition, and a sidecar that waits for long before it gives it to somebody else."""
-    stage = staged(partitions=1, delay_s=30.0)
-    stage.coordinated()
-    return stage
+def alone() -> Iterator[Stage]:
+    """Two partitions, and no sidecar."""
+    with Stage() as stage:
+        yield stage

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
+import pytest
 
 import partq
 from tests.scenarios.driven import GROUP, QUEUE, Application, Query, Row, again, begun, delivered, new
@@ -28,9 +29,12 @@ from tests.world.threads import Thread
 from tests.world.witness import key_of
 from tests.world.world import World
 
-__all__ = ["GROUP", "Application", "Query", "Row", "Stage", "again", "begun", "delivered", "new"]
+__all__ = ["GROUP", "OWNERSHIPS", "Application", "Query", "Row", "Stage", "Staged"]
+__all__ += ["again", "begun", "delivered", "new"]
 
 T = TypeVar("T")
+Staged = Callable[..., "Stage"]
+OWNERSHIPS: Final = pytest.mark.parametrize("ownership", ["store", "none"])
 FOLDER: Final = f"default/{QUEUE}/{GROUP}/"
 
 
@@ -58,6 +62,7 @@ class Stage:
         self.world = world = World(plan)
         self.weather = Weather(way_us=0)
         self.line = world.road = Line(world.store, world.machine, Journey(world.machine, self.weather, lambda _: None))
+        self.coordinator: Coordinator  # the newest
         self._exits = ExitStack()
         self._most_steps = 0
         self._published = 0
@@ -169,7 +174,7 @@ class Stage:
     def coordinated(self) -> Coordinator:
         """A sidecar."""
         made = Coordinator(self.world, f"coordinator-{len(self.world.actors)}")
-        self.world.actors[made.name] = made
+        self.world.actors[made.name] = self.coordinator = made
         self.world.scheduler.push(made.start, 0)
         self.run(STEP_US)
         return made

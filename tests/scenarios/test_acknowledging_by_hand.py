@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Application, Query, Stage, again, new
-
-Staged = Callable[..., Stage]
-OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+from tests.scenarios.stage import GROUP, OWNERSHIPS, Application, Query, Stage, Staged, again, new
 
 
 def by_hand(stage: Stage, flow: str = "left", **options: str) -> tuple[Query, Application]:
@@ -196,7 +191,6 @@ def test_what_a_restart_cannot_give_out_at_once_is_marked_when_it_comes(stage: S
 @pytest.mark.conformance("SEQ-01")
 def test_batches_that_fail_in_run_after_run_come_again_in_each(staged: Staged, ownership: str) -> None:
     single = staged(partitions=1)
-    single.coordinated()
     query, application = by_hand(single, ownership=ownership)
     single.publish(10)
     for _ in range(3):
@@ -260,7 +254,6 @@ def test_a_batch_that_spark_forgot_after_its_reader_was_replaced_has_its_message
 @pytest.mark.conformance("SEQ-01", "HAN-03")
 def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(staged: Staged) -> None:
     stage = staged(handoff_s=2.0)
-    stage.coordinated()
     first, application = joined(stage)
     stage.publish(5, 5)
     first.trigger()
@@ -281,7 +274,6 @@ def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(
 @pytest.mark.conformance("SEQ-01", "HAN-02")
 def test_a_handoff_ends_as_soon_as_the_application_has_acknowledged(staged: Staged) -> None:
     stage = staged(handoff_s=60.0)
-    stage.coordinated()
     first, application = joined(stage)
     stage.publish(5, 5)
     first.trigger()
@@ -299,7 +291,6 @@ def test_a_handoff_ends_as_soon_as_the_application_has_acknowledged(staged: Stag
 
 def test_what_moved_on_is_told_as_lost_until_it_is_given_out_again(staged: Staged) -> None:
     stage = staged(handoff_s=0.0)
-    stage.coordinated()
     first, application = joined(stage)
     stage.publish(5, 5)
     first.trigger()

@@ -10,12 +10,10 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import Application, Query, Stage, begun, delivered
+from tests.scenarios.stage import OWNERSHIPS, Application, Query, Stage, Staged, begun, delivered
 
-Staged = Callable[..., Stage]
 SLOW = "1000s"  # a checkpoint interval that never comes
 KEYS = [f"key-{n}" for n in range(30)]
-OWNERSHIPS = pytest.mark.parametrize("ownership", ["none", "store"])
 
 
 def turns(*queries: Query, times: int = 4) -> None:
@@ -268,7 +266,6 @@ def test_a_group_that_begins_after_a_removal_does_not_wait_for_what_was_before_i
     staged: Staged, ownership: str, checkpoints: str
 ) -> None:
     stage = staged(partitions=3)
-    stage.coordinated()
     stage.publish(5, 5, 5)
     stage.alter(2)
     options = {"ownership": ownership, "checkpoints": checkpoints, "startingOffsets": "latest"}

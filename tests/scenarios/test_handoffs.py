@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scenarios.stage import Query, Stage, again, delivered, new
-
-Staged = Callable[..., Stage]
+from tests.scenarios.stage import Query, Stage, Staged, again, delivered, new
 
 
 @pytest.mark.conformance("HAN-01", "HAN-02", "HAN-05")
@@ -43,7 +41,6 @@ def joins_meanwhile(stage: Stage, second: Query, for_s: float = 1.0) -> Callable
 @pytest.mark.conformance("CHK-03")
 def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged: Staged) -> None:
     stage = staged(partitions=4)
-    stage.coordinated()
     first, second = stage.query("flow-1"), stage.query("flow-2")
     first.begun().run()
     stage.publish(5, 5, 5, 5)
@@ -73,7 +70,6 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged:
 @pytest.mark.conformance("HAN-04")
 def test_the_other_partition_is_delivered_during_the_handoff(staged: Staged) -> None:
     stage = staged(handoff_s=20.0)
-    stage.coordinated()
     first = stage.query().begun().drain()
     second = stage.query()
     stage.publish(3, 3)
@@ -105,7 +101,6 @@ def test_idle_queries_hand_over_at_once(stage: Stage) -> None:
 @pytest.mark.conformance("HAN-02")
 def test_with_a_listener_a_handoff_does_not_wait_for_the_next_trigger(staged: Staged) -> None:
     stage = staged(handoff_s=60.0)
-    stage.coordinated()
     first = stage.query("left").begun(5, 5)
     first.trigger()
     second = stage.query("right").begun().run()
@@ -156,7 +151,6 @@ def test_the_old_flow_cannot_acknowledge_after_the_move_and_learns_of_it(stage: 
 def test_a_partition_that_went_and_came_back_during_a_batch_is_not_acknowledged_by_it(staged: Staged) -> None:
     """The flow has it again at a higher epoch, and what another was given of it meanwhile comes again."""
     stage = staged(handoff_s=1.0)
-    stage.coordinated()
     first = stage.query("first", checkpointInterval="0s").begun(4, 4).plan()
     first.deliver()
     second = stage.query("second").begun()

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 
 import pytest
 
 import partq
-from tests.scenarios.stage import Query, Stage, begun, new
+from tests.scenarios.stage import OWNERSHIPS, Query, Stage, begun, new
 
-Staged = Callable[..., Stage]
 HEAD = "default/orders/_head.json"
 """Blobs never change, so a copy of the head is one of the log."""
 
@@ -89,7 +87,7 @@ def test_a_partition_that_lost_nothing_needs_no_message_twice(alone: Stage) -> N
     assert [row[:2] for row in query.rows[read:]] == [(0, offset) for offset in range(5, 12)]
 
 
-@pytest.mark.parametrize("ownership", ["none", "store"])
+@OWNERSHIPS
 def test_a_checkpoint_that_is_newer_than_the_log_is_refused_for_whoever_begins_at_it(
     stage: Stage, ownership: str
 ) -> None:

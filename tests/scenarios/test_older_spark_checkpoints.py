@@ -8,10 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scenarios.stage import GROUP, Row, Stage, again, begun, delivered, new
-
-Staged = Callable[..., Stage]
-OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+from tests.scenarios.stage import GROUP, OWNERSHIPS, Row, Stage, Staged, again, begun, delivered, new
 
 
 def unowned(stage: Stage) -> Callable[[], bool]:

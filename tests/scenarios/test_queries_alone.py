@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import partq
-from tests.scenarios.stage import FOLDER, GROUP, Query, Stage, again, begun, delivered, new
+from tests.scenarios.stage import FOLDER, GROUP, OWNERSHIPS, Query, Stage, again, begun, delivered, new
 
-Staged = Callable[..., Stage]
 CHECKPOINT_0 = f"{FOLDER}checkpoint/0"
 
 
@@ -26,7 +23,7 @@ def settled(query: Query) -> None:
 
 
 @pytest.mark.conformance("OWN-01")
-@pytest.mark.parametrize("ownership", ["none", "store"])
+@OWNERSHIPS
 @pytest.mark.parametrize("checkpoints", ["none", "store"])
 def test_ownership_and_checkpoints_work_with_and_without_each_other(
     stage: Stage, ownership: str, checkpoints: str
@@ -49,7 +46,7 @@ def test_ownership_and_checkpoints_work_with_and_without_each_other(
 
 
 @pytest.mark.conformance("OWN-01", "CHK-04")
-@pytest.mark.parametrize("ownership", ["none", "store"])
+@OWNERSHIPS
 def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_retention_would_count_by(
     stage: Stage, ownership: str
 ) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 import partq
-from tests.scenarios.stage import Stage, begun, delivered, new
-
-Staged = Callable[..., Stage]
+from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, begun, delivered, new
 
 # --- AvailableNow -----------------------------------------------------------------------------------------------------
 
@@ -31,7 +28,7 @@ def test_available_now_reads_what_there_was_and_acknowledges_its_last_batch(stag
 @pytest.mark.conformance("CHK-06")
 def test_a_run_that_finds_nothing_new_acknowledges_the_one_before_also_after_a_late_answer(staged: Staged) -> None:
     stage = staged(delay_s=3.0)
-    coordinator = stage.coordinated()
+    coordinator = stage.coordinator
     query = stage.query(checkpointInterval="1h").begun(2, 2)
     query.trigger()
     query.kill()
@@ -44,7 +41,6 @@ def test_a_run_that_finds_nothing_new_acknowledges_the_one_before_also_after_a_l
 
 def test_available_now_waits_for_its_share_and_ends_as_a_standby(staged: Staged) -> None:
     stage = staged(delay_s=4.0)
-    stage.coordinated()
     first, second, third = (stage.query(name) for name in ("first", "second", "third"))
     first.begun().run()
     stage.until(lambda: len(first.partitions) == 2)
@@ -74,7 +70,7 @@ def test_available_now_ends_with_an_error_if_nobody_says_what_it_has(alone: Stag
 def test_a_run_up_to_now_that_was_done_waits_anew_for_what_it_has_lost(staged: Staged) -> None:
     """Other sources of the query go on: their batches may last longer than a whole wait, and its lease."""
     stage = staged(handoff_s=1.0)
-    coordinator = stage.coordinated()
+    coordinator = stage.coordinator
     query = stage.query("left", sessionTimeout="5s").begun()
     query.stop().start(available_now=True)
     assert not query.trigger()
@@ -109,7 +105,7 @@ def test_available_now_leaves_what_it_lost_to_the_new_owner_and_reads_what_it_ga
 
 
 @pytest.mark.conformance("HAN-12")
-@pytest.mark.parametrize("ownership", ["store", "none"])
+@OWNERSHIPS
 def test_what_is_in_hand_is_bounded_whatever_the_trigger_allows(stage: Stage, ownership: str) -> None:
     stage.publish(10, 10)
     query = stage.query(ownership=ownership, maxDeliveredUnackedMsgsPerFlow="7").begun()

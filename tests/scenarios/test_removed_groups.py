@@ -4,14 +4,11 @@ of it is taken for the new one's, and nothing is left out silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Query, Stage, begun, delivered
+from tests.scenarios.stage import GROUP, OWNERSHIPS, Query, Stage, begun, delivered
 
-Staged = Callable[..., Stage]
 GONE = r"group default/orders/billing was removed"
 
 
@@ -113,7 +110,7 @@ def test_several_flows_that_start_again_are_all_refused(stage: Stage) -> None:
 # --- who lives --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ownership", ["none", "store"])
+@OWNERSHIPS
 def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership: str) -> None:
     query = stage.query("a", ownership=ownership).begun().run()
     stage.publish(4, 4)

@@ -7,10 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Query, Stage, again, delivered
-
-Staged = Callable[..., Stage]
-OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+from tests.scenarios.stage import GROUP, OWNERSHIPS, Query, Stage, Staged, again, delivered
 
 
 def unowned(stage: Stage) -> Callable[[], bool]:
@@ -191,7 +188,6 @@ def test_what_moved_on_while_its_batch_was_planned_is_not_read(stage: Stage) -> 
 
 def planned_when_another_joins(stage: Stage) -> tuple[Query, Query]:
     """The end of a batch of four messages of each partition is written down, then a second query comes and runs."""
-    stage.coordinated()
     first, second = stage.query("left"), stage.query("right")
     first.begun()
     stage.publish(4, 4)
@@ -229,7 +225,6 @@ def test_a_pause_between_the_end_and_its_batch_waits_for_the_batch(staged: Stage
 def test_a_pause_that_comes_while_a_batch_is_announced_keeps_its_messages_back(staged: Staged) -> None:
     """The state changes between look and announcement: the announcement fails, and the batch is planned again."""
     stage = staged(handoff_s=60.0)
-    stage.coordinated()
     first = stage.query("left").begun().drain()
     stage.publish(5, 5)
     held = stage.hold("swap", "/flows/", by="left")

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Stage, begun, delivered
-
-Staged = Callable[..., Stage]
+from tests.scenarios.stage import GROUP, Stage, Staged, begun, delivered
 
 # --- identity ---------------------------------------------------------------------------------------------------------
 
@@ -111,7 +109,6 @@ def test_a_restart_after_a_kill_is_told_from_a_twin_within_one_session_timeout(s
 def test_a_restart_waits_no_longer_than_the_coordinator(staged: Staged) -> None:
     """Which has watched for nine seconds already when the process is there again."""
     stage = staged(delay_s=20.0)
-    stage.coordinated()
     query = stage.query("left").begun(1, 1).drain().kill()
     stage.publish(1, 1)
     stage.sleep(9.0)
@@ -174,7 +171,6 @@ def test_without_a_coordinator_a_query_waits_for_its_answer_and_stays_alive_mean
 @pytest.mark.conformance("FLO-05")
 def test_a_standby_gets_the_partition_of_who_leaves_and_others_are_told_why_they_wait(staged: Staged) -> None:
     stage = staged(partitions=1, delay_s=5.0)
-    stage.coordinated()
     left, right = begun(stage.query("left"), stage.query("right"))
     left.run(), right.run()
     stage.until(lambda: left.partitions == (0,))
@@ -191,7 +187,6 @@ def test_a_standby_gets_the_partition_of_who_leaves_and_others_are_told_why_they
 @pytest.mark.conformance("FLO-07")
 def test_a_restart_within_the_delay_gets_its_partitions_back_at_their_epochs(staged: Staged) -> None:
     stage = staged(partitions=4, delay_s=8.0)
-    stage.coordinated()
     first, second = begun(stage.query(), stage.query())
     first.run(), second.run()
     stage.until(lambda: len(first.partitions) == len(second.partitions) == 2)

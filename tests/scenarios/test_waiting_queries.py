@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 import partq
-from tests.scenarios.stage import FOLDER, Query, Stage, delivered
-
-Staged = Callable[..., Stage]
+from tests.scenarios.stage import FOLDER, OWNERSHIPS, Query, Stage, Staged, delivered
 
 
 def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage) -> None:
@@ -58,9 +55,7 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
 @pytest.fixture
 def paid(staged: Staged) -> Stage:
     """A store whose requests are paid for."""
-    stage = staged(paid=True)
-    stage.coordinated()
-    return stage
+    return staged(paid=True)
 
 
 def settled_alone(stage: Stage) -> Query:
@@ -134,7 +129,7 @@ def test_a_batch_that_is_told_to_be_complete_is_acknowledged_without_another_tri
     assert [stage.offset(p) for p in (0, 1)] == [5, 4]
 
 
-@pytest.mark.parametrize("ownership", ["store", "none"])
+@OWNERSHIPS
 def test_batches_that_take_longer_than_a_handoff_may_are_told_to_those_who_share(
     stage: Stage, caplog: pytest.LogCaptureFixture, ownership: str
 ) -> None:
@@ -217,7 +212,6 @@ def test_what_was_announced_and_not_heard_of_is_taken_back(stage: Stage, what: s
 def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Staged) -> None:
     """Its instance is over, and the next one's record says what the process knows: that nothing of it was delivered."""
     stage = staged(handoff_s=60.0)
-    stage.coordinated()
     first = stage.query("first", checkpointInterval="0s").begun(3, 3).drain()
     stage.publish(6, 6)
     held = stage.hold("swap", "/flows/", by="first", after=True, lost=True)
