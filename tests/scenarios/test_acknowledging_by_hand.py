@@ -76,16 +76,6 @@ def test_a_flow_that_acknowledges_by_itself_refuses_the_application(stage: Stage
         application.acknowledge({0: 1})
 
 
-def test_an_older_word_of_the_application_takes_no_later_one_back(stage: Stage) -> None:
-    query, application = joined(stage, checkpointInterval="1h")
-    stage.publish(5, 0)
-    query.drain()
-    assert application.acknowledge({0: 4}) == {0}
-    assert application.acknowledge({0: 2}) == {0}
-    query.stop()
-    assert stage.offset(0) == 4
-
-
 @pytest.mark.conformance("HAN-12")
 def test_a_partition_that_nobody_acknowledges_does_not_use_up_the_window_of_the_others(stage: Stage) -> None:
     stage.publish(20, 20)
@@ -227,25 +217,6 @@ def test_a_reader_that_is_replaced_within_a_batch_gives_it_out_again(single: Sta
     assert query.rows[4:] == again(0, 4)
     query.kill().start().drain()
     assert query.rows[8:] == again(0, 4)
-
-
-@OWNERSHIPS
-def test_a_batch_that_spark_forgot_after_its_reader_was_replaced_has_its_messages(
-    single: Stage, ownership: str
-) -> None:
-    """Its end is the same text, because the first of the two delivered nothing (`asyncProgressTrackingEnabled`)."""
-    query, _ = joined(single, ownership=ownership)
-    single.publish(4)
-    query.trigger()
-    ends = []
-    for replaced in (True, False):
-        query.stop().start()
-        query.plan()
-        if replaced:
-            query.kill().start()
-        assert query.deliver() == ([] if replaced else again(0, 4))
-        ends.append(query.log.pop())
-    assert ends[0] == ends[1]
 
 
 # --- handoffs ---------------------------------------------------------------------------------------------------------

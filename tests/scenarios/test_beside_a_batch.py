@@ -150,12 +150,3 @@ def test_a_reader_whose_jvm_is_frozen_or_dead_is_silent_and_does_not_come_back(s
         stage.publish(2, 2)
         stage.until(lambda: query.trigger() or len(query.rows) == 4)
         assert stage.owner(0)[0] == "left"
-
-
-def test_a_group_that_no_coordinator_looks_after_is_told(alone: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    query = alone.query("left").begun()
-    with caplog.at_level(logging.WARNING, "partq.flow"):
-        query.run()
-        alone.sleep(30.0)
-    assert "no coordinator has answered flow left of queue 'orders'" in caplog.text
-    assert "partq coordinator run" in caplog.text

@@ -182,17 +182,6 @@ def test_a_removed_partition_is_delivered_to_its_end_and_its_number_goes_on_wher
 
 
 @pytest.mark.conformance("RES-02")
-def test_a_removed_partition_whose_flow_dies_is_delivered_by_another(stage: Stage) -> None:
-    left, right = two(stage)
-    stage.publish(5, 5)
-    stage.alter(1)
-    stage.publish(3)
-    right.kill()
-    until([left], all_came(left))
-    assert left.offsets(1) == [*range(5)]
-
-
-@pytest.mark.conformance("RES-02")
 def test_a_removed_partition_that_is_rewound_comes_back_to_be_delivered(stage: Stage) -> None:
     left, right = two(stage, checkpointInterval="0s")
     stage.publish(5, 5)
@@ -337,24 +326,6 @@ def test_a_run_up_to_now_without_a_group_has_a_batch_for_each_count_that_there_w
     assert [len(batch) for batch in stream.batches] == [len(KEYS)] * 3
     stream.kill().start(available_now=True).drain()
     assert delivered(stream) == alone.everything
-
-
-def test_an_idle_stream_without_a_group_hears_of_new_partitions_and_a_change_alone_makes_no_batch(
-    alone: Stage,
-) -> None:
-    stream = alone.ungrouped(pollInterval="60s").start()
-    alone.publish(1, 1)
-    stream.trigger()
-    began_s = alone.now_s
-    going = stream.asking(stream._trigger)
-    alone.sleep(5.0)
-    alone.alter(5)
-    alone.sleep(5.0)
-    assert not going.is_done
-    alone.publish(0, 0, 0, 0, 2)
-    going.result()
-    assert alone.now_s - began_s < 12.0
-    assert [(row.partition, row.offset) for row in stream.batches[-1]] == [(4, 0), (4, 1)]
 
 
 def test_what_was_trimmed_or_lies_before_a_start_is_waited_for_by_nobody(alone: Stage) -> None:

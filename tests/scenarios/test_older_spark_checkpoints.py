@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scenarios.stage import GROUP, OWNERSHIPS, Row, Stage, Staged, again, begun, delivered, new
+from tests.scenarios.stage import GROUP, OWNERSHIPS, Row, Stage, again, begun, delivered, new
 
 
 def unowned(stage: Stage) -> Callable[[], bool]:
@@ -46,24 +46,6 @@ def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ow
     assert {row.marked for row in query.rows[seen:] if row.offset < 7} == {True}
 
 
-def test_without_checkpoints_a_repetition_that_is_repeated_skips_nothing(alone: Stage) -> None:
-    """What the batch before had left out is known from where the repeated one began, and no more from the object."""
-    query = alone.query("left", checkpoints="none", ownership="none")
-    query.begun()
-    alone.publish(4, 4)
-    for number in range(2):
-        query.plan()
-        assert len(query.deliver()) == 8
-        query.kill()
-        begun(alone.query(f"right-{number}", checkpoints="none", ownership="none"))[0].plan()
-        for _ in range(2):
-            query.kill().start()
-            assert query.deliver() == []
-        query.commit()
-    query.drain()
-    assert query.rows[16:] == [*again(0, 4), *again(0, 4, 1)]
-
-
 # --- older copies of Spark's checkpoint -------------------------------------------------------------------------------
 
 
@@ -88,34 +70,6 @@ def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
     assert [row.offset for row in query.rows[25:]] == [15, 16, 17, 18, 19]
 
 
-@OWNERSHIPS
-def test_a_batch_of_an_older_spark_checkpoint_is_repeated(single: Stage, ownership: str) -> None:
-    """Its end lies before what the flow has acknowledged since."""
-    query = single.query("left", ownership=ownership, checkpointInterval="0s").begun()
-    for _ in range(3):
-        single.publish(5)
-        query.trigger()
-    query.drain().kill()
-    query.forget(2, commits=1).start().drain()
-    assert [row.offset for row in query.rows[15:]] == list(range(15))
-    assert query.rows[20:] == again(5, 15)
-
-
-@pytest.mark.parametrize("checkpoints", ["none", "store"])
-def test_alone_what_no_batch_was_made_of_is_not_marked_after_a_clean_end(single: Stage, checkpoints: str) -> None:
-    """Spark had its end, and was stopped before it wrote it down."""
-    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
-    query = single.query("left", ownership="none", checkpoints=checkpoints, **kept).begun()
-    for _ in range(2):
-        single.publish(5)
-        query.trigger()
-    single.publish(5)
-    query.plan()
-    query.stop()
-    query.forget(2).start().drain()  # the last batch that was read is forgotten too
-    assert query.rows[10:] == [*again(5, 10), *new(10, 15)]
-
-
 def test_alone_a_clean_end_leaves_exact_marks(single: Stage) -> None:
     """And one that was killed leaves no word of how far it came: what is there when it comes back may be repeated."""
     query = single.query("left", ownership="none").begun(5).drain().stop()
@@ -128,33 +82,6 @@ def test_alone_a_clean_end_leaves_exact_marks(single: Stage) -> None:
     single.publish(5)
     query.drain()
     assert [row.offset for row in query.rows if row.marked] == [10, 11, 12, 13, 14]
-
-
-@pytest.mark.parametrize("is_late", [True, False])
-def test_nobody_can_tell_whether_a_batch_in_an_older_spark_checkpoint_was_ever_delivered(
-    staged: Staged, is_late: bool
-) -> None:
-    """A run announced it and stood still, wrote it down when an older Spark checkpoint was in place, and had lost its
-    partitions; or it delivered it. Both leave the same behind, and a repetition has the marks of its end (decision
-    0035).
-    """
-    stage = staged(partitions=1)
-    first = stage.query("left", ownership="none").begun(1).drain()
-    stage.publish(1)
-    older, end = list(first.log), first.announce()
-    if not is_late:
-        first.log.append(end)
-        first.trigger()
-    first.kill()
-    stage.publish(2)
-    second = stage.query("left", ownership="none").goes_on_from(first).start().drain()
-    assert {row.marked for row in second.rows} == {True}
-    second.stop()
-    found = {key: stage.metadata(0)[key] for key in ("epoch", "offset", "redelivered_below")}
-    assert found == {"epoch": "1", "offset": "4", "redelivered_below": "4"}
-    third = stage.query("left", ownership="none")
-    third.log, third.committed = [*older, end], len(older)
-    assert third.start().deliver() == [Row(0, 1, False)]
 
 
 @pytest.mark.parametrize("trims", [False, True])

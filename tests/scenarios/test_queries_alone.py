@@ -134,14 +134,6 @@ def test_a_restart_takes_its_partitions_back_at_their_epochs_and_repeats_its_bat
     assert query.epochs == {0: 1, 1: 1}
 
 
-@pytest.mark.conformance("HAN-03")
-def test_who_took_over_and_left_again_leaves_the_marks_of_who_was_before(alone: Stage) -> None:
-    first = one(alone, "first").begun(4, 4).plan()
-    first.deliver()
-    one(alone, "second", maxMessagesPerTrigger="1").begun().plan().stop()
-    assert [alone.metadata(p)["redelivered_below"] for p in (0, 1)] == ["4", "4"]
-
-
 def test_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(alone: Stage) -> None:
     alone.publish(5, 5)
     query = one(alone, "left").start(available_now=True).drain()
@@ -150,16 +142,6 @@ def test_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(
     alone.publish(1, 1)
     query.start(available_now=True).drain()
     assert {row.marked for row in query.rows} == {False}
-
-
-def test_a_last_acknowledgement_that_comes_too_late_is_no_good_end(alone: Stage) -> None:
-    """Of a run with AvailableNow, which ends when there is nothing more to read."""
-    first = one(alone, "first", checkpointInterval="1h").begun(4, 4)
-    first.kill().start(available_now=True)
-    assert first.trigger()
-    one(alone, "second").begun().plan()
-    with pytest.raises(partq.Fenced, match="'second'"):
-        first.trigger()
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
@@ -185,11 +167,3 @@ def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked
     alone.publish(1, 1)
     second.drain()
     assert not any(row.marked for row in second.batches[-1])
-
-
-def test_a_checkpoint_that_is_deleted_ends_a_query_that_has_nothing_to_write(alone: Stage) -> None:
-    query = one(alone).begun().drain()
-    alone.world.store.delete(CHECKPOINT_0)
-    alone.sleep(5.0)
-    with pytest.raises(partq.Fenced, match=r"checkpoint/0 of flow .* was deleted while it was in use"):
-        query.trigger()

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import partq
-from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, begun, delivered, new
+from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, delivered, new
 
 # --- AvailableNow -----------------------------------------------------------------------------------------------------
 
@@ -115,15 +115,6 @@ def test_what_is_in_hand_is_bounded_whatever_the_trigger_allows(stage: Stage, ow
     assert [len(batch) for batch in query.batches] == [0, 7, 7, 6]
 
 
-def test_how_a_limit_is_shared_follows_the_backlog_with_either_option_without_a_group(alone: Stage) -> None:
-    for _ in range(10):
-        alone.publish(3, 9)
-    for name in ("maxMessagesPerTrigger", "maxDeliveredUnackedMsgsPerFlow"):
-        stream = alone.ungrouped(**{name: "40"}).start()
-        stream.trigger()
-        assert (len(stream.offsets(0)), len(stream.offsets(1))) == (10, 30)
-
-
 def test_an_end_says_all_that_the_flow_has(stage: Stage) -> None:
     """Also partitions without news, so that a restart can present them."""
     query = stage.query().begun().drain()
@@ -187,14 +178,6 @@ def test_where_a_stream_without_a_group_begins_is_fixed_at_once(alone: Stage) ->
     alone.publish(1, 1)
     stream.kill().start().trigger()
     assert sorted(stream.rows) == [*new(2, 3), *new(2, 3, 1)]
-
-
-def test_a_start_that_the_user_named_and_that_was_trimmed_is_an_error(stage: Stage) -> None:
-    stage.publish(5, 5)
-    stage.do(lambda queue: queue.trim({0: 5, 1: 5}))
-    stage.publish(1, 1)
-    with pytest.raises(partq.PartqError, match="have been trimmed"):
-        begun(stage.query(startingOffsets='{"0": 1, "1": 5}'))[0].trigger()
 
 
 def test_what_was_trimmed_is_met_once_and_said(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

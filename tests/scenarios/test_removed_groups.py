@@ -80,13 +80,6 @@ def test_a_group_that_somebody_made_again_is_not_the_one_that_it_was(alone: Stag
     assert not any(row.offset >= 4 for row in query.rows)
 
 
-def test_a_batch_of_the_former_group_is_not_repeated_in_the_next_one(alone: Stage) -> None:
-    query = one(alone).begun(4, 4).plan().kill()
-    made_again(alone)
-    with pytest.raises(partq.Invalid, match=GONE):
-        query.start().trigger()
-
-
 def test_several_flows_that_start_again_are_all_refused(stage: Stage) -> None:
     """Each knows a part of the places; the first one must not make the group for the others."""
     queries = begun(stage.query("a"), stage.query("b"))

@@ -98,20 +98,6 @@ def test_a_replayed_batch_delivers_nothing_of_a_partition_that_moved_on(stage: S
     stage.until(lambda: delivered(first, second) == stage.everything and bool(first.partitions))
 
 
-@pytest.mark.conformance("HAN-10")
-def test_a_partition_that_came_back_is_not_acknowledged_by_the_replay(stage: Stage) -> None:
-    """The flow has it again, at a higher epoch: the replay must not count as its acknowledgement."""
-    first = stage.query().begun(4, 4).plan().kill()
-    stage.until(unowned(stage))  # expired, and nobody took over: Unassigned
-    first.start()
-    assert first.deliver() == []
-    first.commit()
-    stage.sleep(3.0)
-    assert stage.offset(0) == 0
-    first.drain()
-    assert first.rows == [*again(0, 4), *again(0, 4, 1)]
-
-
 def test_a_replay_in_doubt_waits_and_then_fails(alone: Stage) -> None:
     """Without a coordinator nobody says whose the partitions are."""
     coordinator = alone.coordinated()
@@ -124,23 +110,6 @@ def test_a_replay_in_doubt_waits_and_then_fails(alone: Stage) -> None:
     assert 20.0 < alone.now_s - begun_s < 45.0
     coordinator.start()
     assert len(query.deliver()) == 8
-
-
-def test_a_replayed_batch_holds_a_handoff_up_as_any_other_does(stage: Stage) -> None:
-    first = stage.query().begun(4, 4).plan().kill().start()
-    second = stage.query()
-
-    def meanwhile() -> None:
-        second.begun().run()
-        stage.sleep(1.5)
-        assert second.rows == []
-
-    first.during = meanwhile
-    assert len(first.deliver()) == 8
-    first.commit()
-    stage.publish(1, 1)
-    first.run()
-    stage.until(lambda: delivered(first, second) == stage.everything)
 
 
 # --- what moved on between planning and reading -----------------------------------------------------------------------

@@ -61,20 +61,6 @@ def test_what_was_announced_beside_a_partition_that_is_taken_back_is_not_skipped
     assert query.offsets(1) == [0, 1, 2, 3, 4]
 
 
-def test_taken_back_twice_and_while_it_was_stopped(alone: Stage) -> None:
-    query = one(alone).begun(4, 4)
-    settled(query)
-    for to in (3, 2):
-        alone.rewind(to=to, partitions=[0])
-    settled(query)
-    assert query.offsets(0) == [0, 1, 2, 3, 2, 3]
-    query.stop()
-    alone.rewind(to=1, partitions=[0])
-    settled(query.start())
-    assert query.offsets(0) == [0, 1, 2, 3, 2, 3, 1, 2, 3]
-    assert [row.marked for row in query.rows[8:]] == [True] * 5
-
-
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_run_that_takes_what_was_taken_back_has_it(alone: Stage, is_late: bool) -> None:
     """Also one that takes it between the look and the fence of the former run."""
@@ -93,18 +79,6 @@ def test_the_run_that_takes_what_was_taken_back_has_it(alone: Stage, is_late: bo
     alone.publish(1, 1)
     settled(second)
     assert second.offsets(0) == [0, 1, 2, 3, 4]
-
-
-def test_the_answer_to_taking_it_again_is_lost(alone: Stage) -> None:
-    query = one(alone, "left").begun(4, 4)
-    settled(query)
-    alone.rewind(to=1, partitions=[0])
-    lost = alone.lose("swap", "checkpoint/0", by="left")
-    unheard = alone.lose("load", "checkpoint/0", by="left")
-    settled(query)
-    assert (lost(), unheard()) == (0, 0)
-    assert query.offsets(0) == [0, 1, 2, 3, 1, 2, 3]
-    assert query.epochs[0] == 3
 
 
 def test_an_acknowledgement_that_fails_makes_it_look_at_once(alone: Stage) -> None:
