@@ -1,14 +1,27 @@
-"""A group in a test: events in, actions out as short lines, and a clock that fires timers while it is moved.
+"""A group in a test: events in, actions out as short lines, and a clock that fires timers while it is moved. After
+every event the invariants are checked, and that `decide` gives the same answer twice and leaves its argument alone.
 
-After every event the invariants are checked, and that `decide` gives the same answer twice and leaves its argument
-alone.
+And histories of such groups, as text: one a paragraph says what happens, what follows and how it stands then.
+
+    LOS-04: who never returns          statements, and what it shows
+      group 4, 2 flows                 a and b have two partitions each; `fences wait`: they land when it says so
+      bind s, expire b: status …       acts in a row, and all that follows from the last; "nothing"
+      sleep 5 = Ready; owners a a a a  timers fire when they are due; how it stands, in the words of `SEEN`
+      all: …                           what followed from the line above and from the fences that landed by themselves
+
+`bind b back` presents what b had (LOS-01), `bind b with 0@1` partition 0 at epoch 1, `bind b` nothing. Instances are
+named like their flow, with a number: a2 is a's second. A line that begins with `;` goes on with the one above.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Final
+
+import pytest
 
 from coordinator.core.actions import Action, Assign, ChangeStatus, Fence, NotifyFlow, Pause, Resume
 from coordinator.core.differences import CheckpointMark, initial_state
@@ -22,6 +35,7 @@ from coordinator.core.events import (
     PartitionDrained,
     PartitionFenced,
     QueueAltered,
+    ReportsLost,
     Tick,
 )
 from coordinator.core.invariants import broken_by_change, violations
@@ -236,3 +250,137 @@ def balanced(partitions: int, flows: int, **how: object) -> Group:
     group = Group(partitions, owners=owners, **how)  # type: ignore[arg-type] # passed on as they are
     assert group.status is RebalanceStatus.READY
     return group
+
+
+# --- histories --------------------------------------------------------------------------------------------------------
+
+_BEGIN: Final = re.compile(
+    r"group (\d+), (\d+) flows?(, exclusive)?(?:, delay (\d+))?(?:, handoff (\d+))?(, fences wait)?"
+)
+_LINE: Final = re.compile(r"(?P<acts>[^:=]*)(: (?P<follows>.*?))?( ?= (?P<stands>.*))?")
+
+
+def begun(text: str) -> Group:
+    """The group at the beginning of a history."""
+    found = _BEGIN.fullmatch(text)
+    assert found is not None, text
+    partitions, flows, exclusive, delay_s, handoff_s, wait = found.groups()
+    how: dict[str, object] = {
+        "access": AccessType.EXCLUSIVE if exclusive else AccessType.NON_EXCLUSIVE,
+        "land_fences": not wait,
+        **({} if delay_s is None else {"delay_s": float(delay_s)}),
+        **({} if handoff_s is None else {"handoff_s": float(handoff_s)}),
+    }
+    return balanced(int(partitions), int(flows), **how) if int(flows) else Group(int(partitions), **how)  # type: ignore[arg-type]
+
+
+def epochs(words: tuple[str, ...]) -> dict[int, int]:
+    """Of `3@1`: partition 3 at epoch 1; of a number alone nothing."""
+    return {int(word.partition("@")[0]): int(word.partition("@")[2]) for word in words if "@" in word}
+
+
+def bind(group: Group, name: str, how: str = "", *words: str) -> list[str]:
+    had = vars(group).get("had", {})
+    mapping = had.get(name) or group.mapping(name) if how == "back" else epochs(words)
+    return group.bind(name, mapping)
+
+
+def leave(verb: str) -> Callable[..., list[str]]:
+    def act(group: Group, name: str) -> list[str]:
+        vars(group).setdefault("had", {})[name] = group.mapping(name)
+        return group.unbind(name) if verb == "unbind" else group.expire(name)
+
+    return act
+
+
+def timers(group: Group, delay_s: str, handoff_s: str) -> list[str]:
+    group.settings = replace(group.settings, rebalance_delay_s=float(delay_s), max_handoff_time_s=float(handoff_s))
+    return group.alter()
+
+
+def word_of_an_earlier_fence(group: Group, number: str) -> list[str]:
+    epoch = group.partition(int(number)).to_epoch - 1
+    return group.event(FenceStuck(partition=int(number), epoch=epoch, reason="an old one"))
+
+
+ACTS: Final[dict[str, Callable[..., list[str] | None]]] = {
+    "bind": bind,
+    "unbind": leave("unbind"),
+    "expire": leave("expire"),
+    "drain": lambda group, *numbers: group.drain(*map(int, numbers)),
+    "fence": lambda group, *numbers: group.fence(*map(int, numbers)),
+    "fences": lambda group, _: setattr(group, "land_fences", True),  # "land": by themselves from now on
+    "stuck": lambda group, number, *reason: group.stuck(int(number), " ".join(reason) or "it is damaged"),
+    "old-word-of": word_of_an_earlier_fence,
+    "ahead": lambda group, number, epoch: group.ahead(int(number), int(epoch)),
+    "lose-reports": lambda group: group.event(ReportsLost(incarnation="2")),
+    "share": lambda group, access: group.alter(access=AccessType(access)),
+    "resize": lambda group, *words: group.alter([int(w) for w in words if "@" not in w], epochs=epochs(words)),
+    "timers": timers,
+    "sleep": lambda group, seconds: group.sleep(float(seconds)),
+    "settle": lambda group: group.settle(),
+}
+
+
+def due(group: Group) -> list[str]:
+    due_s = next_deadline(group.state)
+    return ["never" if due_s is None else f"{due_s - group.now_s:g}"]
+
+
+STATUSES: Final = [status.value for status in RebalanceStatus]
+SEEN: Final[dict[str, Callable[[Group], list[str]]]] = {
+    **dict.fromkeys(STATUSES, lambda group: [f"the status is {group.status}"]),
+    "owners": lambda group: [owner or "-" for owner in group.owners().values()],
+    "instances": lambda group: [p.owner.instance if p.owner else "-" for p in group.state.partitions.values()],
+    "receivers": lambda group: [p.to.instance if p.to else "-" for p in group.state.partitions.values()],
+    "counts": lambda group: sorted(f"{name}:{count}" for name, count in group.counts().items()),
+    "partitions": lambda group: [str(status) for status in group.statuses().values()],
+    "phases": lambda group: [p.phase.value for p in group.state.partitions.values()],
+    "numbers": lambda group: [str(number) for number in group.state.partitions],
+    "epochs": lambda group: [str(p.epoch) for p in group.state.partitions.values()],
+    "retired": lambda group: [f"{number}@{epoch}" for number, epoch in group.state.retired.items()],
+    "stuck": lambda group: [str(n) for n, p in group.state.partitions.items() if p.stuck == "it is damaged"],
+    "reports-lost": lambda group: [str(n) for n, p in group.state.partitions.items() if p.reports_lost],
+    "known": lambda group: sorted(group.state.flows),
+    "active": lambda group: sorted(name for name, flow in group.state.flows.items() if flow.active),
+    "updates": lambda group: [f"{name}:{flow.updates}" for name, flow in sorted(group.state.flows.items())],
+    "handoffs": lambda group: [str(group.handoffs())],
+    "remembers": lambda group: [name for name in ("trigger", "altered") if getattr(group.state, name)],
+    "due": due,
+}
+
+
+def tell(group: Group, line: str, since: int) -> int:
+    """Do and check what one line says. `since`: how much had followed before the line above; before this one."""
+    found = _LINE.fullmatch(line)
+    assert found is not None, line
+    before, said = len(group.log), group.log[since:]
+    if found["acts"] != "all":
+        for act in filter(None, found["acts"].split(", ")):
+            verb, *words = act.split()
+            said = ACTS[verb](group, *words) or []
+    if found["follows"] is not None:
+        assert said == ([] if found["follows"] == "nothing" else found["follows"].split("; ")), line
+    for item in (found["stands"] or "").split("; ") if found["stands"] else ():
+        word, *rest = item.split()
+        assert SEEN[word](group) == ([f"the status is {word}"] if word in STATUSES else rest), line
+    return before
+
+
+def histories(text: str) -> pytest.MarkDecorator:
+    """The paragraphs, as parameters `lines` with their statements as marks."""
+    found = []
+    for paragraph in re.sub(r"\n *; ", "; ", text.strip("\n")).split("\n\n"):
+        title, *lines = (line.strip() for line in paragraph.splitlines() if not line.strip().startswith("#"))
+        ids, _, shows = title.partition(": ")
+        marks = [pytest.mark.conformance(*ids.split(", "))] if ids else []
+        found.append(pytest.param(lines, id=shows.replace(" ", "-"), marks=marks))
+    return pytest.mark.parametrize("lines", found)
+
+
+def run(lines: list[str]) -> None:
+    """Tell one history, line by line."""
+    group = begun(lines[0])
+    since = 0
+    for line in lines[1:]:
+        since = tell(group, line, since)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core.differences import CheckpointMark, differences, initial_state
-from coordinator.core.events import CheckpointAhead, Event, PartitionFenced, ReportsLost
+from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from coordinator.core.invariants import violations
 from coordinator.core.machine import next_deadline
 from partq_spark.group.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
-from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced
+from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced, histories, run
 
 A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")
 
@@ -149,48 +149,37 @@ def test_difference(partition: Partition, mark: CheckpointMark | None, expected:
     assert differences(state, {0: mark} if mark else {}) == ((expected,) if expected else ())
 
 
-@pytest.mark.conformance("OWN-04")
-def test_a_state_from_an_old_copy_is_brought_above_the_checkpoints() -> None:
-    """Redis has jumped back to when a had both; since then b got partition 1, at epoch 2."""
-    group = balanced(2, 1)
-    assert group.ahead(1, 2) == ["fence 1 a1@1 for a1@3 (reports lost)"]
-    assert group.status is RebalanceStatus.READY
-    assert group.partition(1) == Partition(partition=1, phase=Phase.OWNED, epoch=3, owner=A)
+TOLD = """
+OWN-04: a state from an old copy is brought above the checkpoints
+  # Redis has jumped back to when a had both; since then b got partition 1, at epoch 2.
+  group 2, 1 flow
+  ahead 1 2: fence 1 a1@1 for a1@3 (reports lost) = Ready; instances a1 a1; epochs 1 3; reports-lost
+
+OWN-04: a checkpoint that is ahead during a handoff ends the pause
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, ahead 1 5: fence 1 a1@1 for b1@6 (reports lost); tell b1 active
+  # found again before the fence has landed
+  ahead 1 5: nothing
+  ahead 1 6: fence 1 a1@1 for b1@7 (reports lost)
+  fence = owners a b; Ready
+
+OWN-04: a checkpoint of nobody's partition that is ahead
+  group 1, 0 flows, fences wait
+  ahead 0 3: fence 0 nobody@0 for nobody@4 (reports lost)
+  fence = owners -; epochs 4; reports-lost
+  ahead 0 7, bind a: fence 0 nobody@4 for a1@9 (reports lost)
+
+OWN-03: lost reports are remembered until the epoch ends
+  group 2, 1 flow
+  lose-reports: nothing = reports-lost 0 1
+  bind b, sleep 5, sleep 100: fence 1 a1@1 for b1@2 (reports lost); tell b1 active = reports-lost 0
+
+OWN-03: nobody could have reported anything of what nobody has
+  group 1, 0 flows
+  lose-reports: nothing = reports-lost
+"""
 
 
-@pytest.mark.conformance("OWN-04")
-def test_a_checkpoint_that_is_ahead_during_a_handoff_ends_the_pause() -> None:
-    group = balanced(2, 1, land_fences=False)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.ahead(1, 5) == ["fence 1 a1@1 for b1@6 (reports lost)", "tell b1 active"]
-    assert group.ahead(1, 5) == []  # found again before the fence has landed
-    assert group.ahead(1, 6) == ["fence 1 a1@1 for b1@7 (reports lost)"]
-    group.fence()
-    assert group.owners() == {0: "a", 1: "b"}
-    assert group.status is RebalanceStatus.READY
-
-
-@pytest.mark.conformance("OWN-04")
-def test_a_checkpoint_of_nobodys_partition_that_is_ahead() -> None:
-    group = Group(1)
-    assert group.ahead(0, 3) == ["fence 0 nobody@0 for nobody@4 (reports lost)"]
-    assert group.partition(0) == Partition(partition=0, epoch=4)
-    group.land_fences = False
-    group.ahead(0, 7)
-    assert group.bind("a") == ["fence 0 nobody@4 for a1@9 (reports lost)"]
-
-
-@pytest.mark.conformance("OWN-03")
-def test_lost_reports_are_remembered_until_the_epoch_ends() -> None:
-    group = balanced(2, 1)
-    assert group.event(ReportsLost(incarnation="2")) == []
-    assert group.state.incarnation == "2"
-    assert all(p.reports_lost for p in group.state.partitions.values())
-    free = Group(1)
-    free.event(ReportsLost(incarnation="2"))
-    assert not free.partition(0).reports_lost, "nobody could have reported anything"
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.sleep(100)[0] == "fence 1 a1@1 for b1@2 (reports lost)"
-    assert [p.reports_lost for p in group.state.partitions.values()] == [True, False]
+@histories(TOLD)
+def test_history(lines: list[str]) -> None:
+    run(lines)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.events import FenceStuck
 from coordinator.core.handoff import EDGES, TABLE, Edge, Step, action, advance
-from partq_spark.group.model import Owner, Partition, PartitionStatus, Phase, RebalanceStatus
-from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced, line
+from partq_spark.group.model import Owner, Partition, Phase
+from tests.coordinator.core.context import histories, line, run
 
 A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")
 FREE, OWNED, PAUSED, FENCING = Phase.FREE, Phase.OWNED, Phase.PAUSED, Phase.FENCING
@@ -108,219 +107,94 @@ def test_the_mark_of_lost_reports_ends_with_the_epoch_they_belong_to() -> None:
     assert not after.reports_lost
 
 
-@pytest.mark.conformance("HAN-01")
-def test_the_order_is_pause_wait_remap_resume() -> None:
-    group = balanced(2, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.log[-1] == "pause 1 a1 for b1"
-    assert group.statuses() == {0: PartitionStatus.READY, 1: PartitionStatus.PAUSED}
-    group.sleep(HANDOFF_S - 0.001)
-    assert group.partition(1).phase is PAUSED
-    group.log.clear()
-    group.drain()
-    assert group.log == ["fence 1 a1@1 for b1@2", "tell b1 active", "assign 1 to b1@2", "status Ready"]
+TOLD = """
+HAN-01: the order is pause, wait, remap, resume
+  group 2, 1 flow
+  bind b, sleep 5: status Rebalancing; pause 1 a1 for b1 = partitions Ready Paused
+  sleep 2.999 = phases owned paused
+  drain
+  all: fence 1 a1@1 for b1@2; tell b1 active; assign 1 to b1@2; status Ready
+
+HAN-08, HAN-09: the receiver dies while partitions are paused, which keep their owner and epoch
+  group 4, 1 flow
+  bind b, sleep 5, expire b: resume 2 a1; resume 3 a1; status Ready
+  = instances a1 a1 a1 a1; epochs 1 1 1 1; phases owned owned owned owned
+
+HAN-08: the receiver dies and another flow waits for it
+  group 4, 1 flow
+  bind b, sleep 5, bind c, expire b = Holddown
+  settle = counts a:2 c:2
+
+HAN-08: the receiver dies while the partition is fenced for it
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, drain, expire b: nothing
+  fence: assign 1 to b1@2; status Holddown = partitions Ready Unbound
+  settle = owners a a; epochs 1 3
+
+HAN-08: the receiver starts anew while the partition is paused
+  group 2, 1 flow
+  bind b, sleep 5, bind b: resume 1 a1; status Ready; status Holddown
+  settle = owners a b
+
+HAN-08: the receiver starts anew while the partition is fenced for it
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, drain, bind b: fence 1 a1@1 for b2@3 = active a b
+  settle = instances a1 b2; epochs 1 3
+
+: the owner dies while the partition is paused
+  group 4, 2 flows, fences wait
+  bind c, sleep 5, expire a: fence 1 a1@1 for c1@2; tell c1 active
+  fence: assign 1 to c1@2; status Holddown = partitions Unbound Ready Ready Ready
+  settle = counts b:2 c:2
+
+HAN-09: what is planned back after the fence was asked for goes through a higher epoch, so that the last fence wins
+  group 2, 2 flows, delay 0, fences wait
+  resize 0, settle
+  # b is a standby now
+  expire a: fence 0 a1@1 for b1@2; tell b1 active
+  bind a, expire b: fence 0 a1@1 for a2@3; tell a2 active
+  fence = instances a2; epochs 3
+
+REB-15: of a lost flow whose one checkpoint is damaged the healthy partitions are given away
+  group 4, 2 flows, fences wait
+  expire a, sleep 5, fence 1
+  # a word of an earlier fence makes nobody stuck
+  old-word-of 0: nothing = Rebalancing; stuck
+  stuck 0 = Ready; owners a b b b; partitions Paused Ready Ready Ready; stuck 0
+  sleep 1000: nothing
+  # late words of fences that nobody waits for any more
+  stuck 0 another reason: nothing
+  stuck 1: nothing = stuck 0
+  # it heals when the fence lands
+  fence 0: assign 0 to b1@2 = Ready; counts b:4; stuck
+
+OWN-04: a checkpoint that is ahead once it can be read
+  group 4, 2 flows, fences wait
+  expire a, sleep 5, fence 1, stuck 0, ahead 0 7: fence 0 a1@1 for b1@8 (reports lost)
+  fence 0: assign 0 to b1@8
+
+HAN-04, REB-15: beside a partition that is stuck a new flow gets its share of the others
+  group 4, 2 flows, fences wait
+  expire a, sleep 5, fence 1, stuck 0, bind c, sleep 5 = Rebalancing; phases fencing owned paused paused
+  drain, fence 1 2 3
+  # partition 0 is counted as b's
+  = Ready; owners a b c c
+
+REB-15, REB-14: a handoff that gets stuck ends the rebalance of the others
+  group 6, 2 flows, fences wait
+  bind c, sleep 8 = phases owned owned fencing owned owned fencing
+  bind d, fence 5, stuck 2 = Holddown
+  fences land, sleep 8, settle = counts a:1 b:2 c:2 d:1
+
+: of a partition that is stuck the receiver may be lost too, and nobody waits for it again
+  group 4, 2 flows, fences wait
+  expire a, sleep 5, fence 1, stuck 0, bind c, sleep 8, fence 1 2 3 = receivers b1 - - -
+  expire b, sleep 5, fence 1 2 3 = Ready; receivers c1 - - -; stuck 0
+  expire c, sleep 5, fence 1 2 3 = Ready; partitions Unassigned Unassigned Unassigned Unassigned
+  bind d, fence = counts d:4
+"""
 
 
-@pytest.mark.conformance("HAN-08")
-def test_the_receiver_dies_while_the_partition_is_paused() -> None:
-    group = balanced(4, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.expire("b") == ["resume 2 a1", "resume 3 a1", "status Ready"]
-    assert group.counts() == {"a": 4}
-    assert {p.epoch for p in group.state.partitions.values()} == {1}
-
-
-@pytest.mark.conformance("HAN-08")
-def test_the_receiver_dies_and_another_flow_waits_for_it() -> None:
-    group = balanced(4, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    group.bind("c")
-    group.expire("b")
-    assert group.status is RebalanceStatus.HOLDDOWN  # c waits for its share
-    group.settle()
-    assert group.counts() == {"a": 2, "c": 2}
-
-
-@pytest.mark.conformance("HAN-08")
-def test_the_receiver_dies_while_the_partition_is_fenced_for_it() -> None:
-    group = balanced(2, 1, land_fences=False)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    group.drain()
-    assert group.expire("b") == []
-    assert group.fence() == ["assign 1 to b1@2", "status Holddown"]
-    assert group.statuses()[1] is PartitionStatus.UNBOUND
-    group.settle()
-    assert group.owners() == {0: "a", 1: "a"}
-    assert group.partition(1).epoch == 3
-
-
-@pytest.mark.conformance("HAN-08")
-def test_the_receiver_starts_anew_while_the_partition_is_paused() -> None:
-    group = balanced(2, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.bind("b") == ["resume 1 a1", "status Ready", "status Holddown"]
-    group.settle()
-    assert group.owners() == {0: "a", 1: "b"}
-
-
-@pytest.mark.conformance("HAN-08")
-def test_the_receiver_starts_anew_while_the_partition_is_fenced_for_it() -> None:
-    group = balanced(2, 1, land_fences=False)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    group.drain()
-    assert group.bind("b") == ["fence 1 a1@1 for b2@3"]
-    assert group.state.flows["b"].active
-    group.settle()
-    assert group.partition(1) == Partition(partition=1, phase=OWNED, epoch=3, owner=Owner("b", "b2"))
-
-
-def test_the_owner_dies_while_the_partition_is_paused() -> None:
-    group = balanced(4, 2, land_fences=False)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    assert group.expire("a") == ["fence 1 a1@1 for c1@2", "tell c1 active"]
-    assert group.fence() == ["assign 1 to c1@2", "status Holddown"]
-    assert group.statuses()[0] is PartitionStatus.UNBOUND
-    group.settle()
-    assert group.counts() == {"b": 2, "c": 2}
-
-
-@pytest.mark.conformance("HAN-09")
-def test_a_partition_that_is_planned_back_keeps_its_owner_and_epoch() -> None:
-    group = balanced(2, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    before = group.partition(1)
-    assert (before.owner, before.epoch) == (("a", "a1"), 1)
-    group.expire("b")
-    assert group.partition(1) == Partition(partition=1, phase=OWNED, epoch=1, owner=Owner("a", "a1"))
-
-
-@pytest.mark.conformance("HAN-09")
-def test_a_partition_that_is_planned_back_after_the_fence_was_asked_for_goes_through_a_higher_epoch() -> None:
-    """The receiver is lost between: whichever fence lands first, each names one owner, and the last one wins."""
-    group = balanced(2, 2, delay_s=0, land_fences=False)
-    group.alter([0])
-    group.settle()  # b is a standby now
-    assert group.expire("a") == ["fence 0 a1@1 for b1@2", "tell b1 active"]
-    group.bind("a")
-    assert group.expire("b") == ["fence 0 a1@1 for a2@3", "tell a2 active"]
-    group.fence()
-    assert group.partition(0) == Partition(partition=0, phase=OWNED, epoch=3, owner=Owner("a", "a2"))
-
-
-READY, REBALANCING = RebalanceStatus.READY, RebalanceStatus.REBALANCING
-
-
-def one_is_stuck() -> Group:
-    """Of two flows with two partitions each `a` is lost, and the checkpoint of its partition 0 is damaged."""
-    group = balanced(4, 2, land_fences=False)
-    group.expire("a")
-    group.sleep(DELAY_S)
-    group.fence(1)
-    assert group.status is REBALANCING
-    group.stuck(0)
-    return group
-
-
-@pytest.mark.conformance("REB-15")
-def test_a_lost_flows_healthy_partitions_are_given_away() -> None:
-    group = one_is_stuck()
-    assert group.status is READY
-    assert group.owners() == {0: "a", 1: "b", 2: "b", 3: "b"}
-    assert group.statuses()[0] is PartitionStatus.PAUSED
-    assert group.partition(0).stuck == "it is damaged"
-    assert group.sleep(1000) == []
-
-
-@pytest.mark.conformance("HAN-04")
-@pytest.mark.conformance("REB-15")
-def test_a_new_flow_gets_its_share_of_the_others() -> None:
-    group = one_is_stuck()
-    group.bind("c")
-    group.sleep(DELAY_S)
-    assert group.status is REBALANCING
-    assert group.partition(0).phase is Phase.FENCING
-    group.drain()
-    group.fence(1, 2, 3)
-    assert group.status is READY
-    assert group.counts() == {"b": 1, "c": 2}, "partition 0 is counted as b's"
-
-
-@pytest.mark.conformance("REB-15")
-def test_a_handoff_that_gets_stuck_ends_the_rebalance_of_the_others() -> None:
-    """What was only remembered while it ran is looked at (REB-14)."""
-    group = balanced(6, 2, land_fences=False)
-    group.bind("c")
-    group.sleep(DELAY_S + HANDOFF_S)
-    moving = [n for n, p in group.state.partitions.items() if p.phase is Phase.FENCING]
-    assert len(moving) == 2
-    group.bind("d")
-    group.fence(moving[1])
-    group.stuck(moving[0])
-    assert group.status is RebalanceStatus.HOLDDOWN, "for d, which came meanwhile"
-    group.land_fences = True
-    group.sleep(DELAY_S + HANDOFF_S)
-    assert group.counts()["d"] >= 1
-
-
-def test_who_was_to_get_it_may_be_lost_too() -> None:
-    group = one_is_stuck()
-    group.bind("c")
-    group.sleep(DELAY_S + HANDOFF_S)
-    group.fence(1, 2, 3)
-    assert group.partition(0).to == Owner("b", "b1")
-    epoch = group.partition(0).to_epoch
-    group.expire("b")
-    group.sleep(DELAY_S)
-    group.fence(1, 2, 3)
-    assert group.status is READY
-    stuck = group.partition(0)
-    assert (stuck.to, stuck.stuck) == (Owner("c", "c1"), "it is damaged"), "nobody waits for it again"
-    assert stuck.to_epoch > epoch
-    group.expire("c")
-    group.sleep(DELAY_S)
-    group.fence(1, 2, 3)
-    assert group.status is READY
-    assert group.statuses() == dict.fromkeys(range(4), PartitionStatus.UNASSIGNED)
-    group.bind("d")
-    group.fence()
-    assert group.counts() == {"d": 4}
-
-
-def test_it_heals_when_the_fence_lands() -> None:
-    group = one_is_stuck()
-    assert group.fence(0) == ["assign 0 to b1@2"]
-    assert group.status is READY
-    assert group.counts() == {"b": 4}
-    assert group.partition(0).stuck == ""
-
-
-def test_a_checkpoint_that_is_ahead_once_it_can_be_read() -> None:
-    group = one_is_stuck()
-    assert group.ahead(0, 7) == ["fence 0 a1@1 for b1@8 (reports lost)"]
-    assert group.fence(0) == ["assign 0 to b1@8"]
-
-
-def test_a_late_word_of_a_fence_that_is_not_waited_for_any_more_changes_nothing() -> None:
-    group = one_is_stuck()
-    before = group.state
-    group.stuck(0, "another reason")
-    assert group.state is before
-    group.stuck(1)
-    assert group.state is before, "it is owned"
-
-
-def test_a_word_of_an_earlier_fence_makes_nobody_stuck() -> None:
-    group = balanced(4, 2, land_fences=False)
-    group.expire("a")
-    group.sleep(DELAY_S)
-    assert group.event(FenceStuck(partition=0, epoch=group.partition(0).to_epoch - 1, reason="an old one")) == []
-    assert group.partition(0).stuck == ""
-    assert group.status is REBALANCING
+@histories(TOLD)
+def test_history(lines: list[str]) -> None:
+    run(lines)

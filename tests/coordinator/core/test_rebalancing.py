@@ -13,21 +13,128 @@ from hypothesis import strategies as st
 
 from coordinator.core.assignment import planned_assignment
 from coordinator.core.events import Event
-from coordinator.core.machine import next_deadline
-from partq_spark.group.model import (
-    AccessType,
-    Flow,
-    GroupSettings,
-    GroupState,
-    Owner,
-    Partition,
-    PartitionStatus,
-    RebalanceStatus,
-)
-from tests.coordinator.core.context import DELAY_S, Group, balanced
+from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition
+from tests.coordinator.core.context import Group, histories, run
 from tests.support.properties import examples
 
-READY, HOLDDOWN, REBALANCING = RebalanceStatus.READY, RebalanceStatus.HOLDDOWN, RebalanceStatus.REBALANCING
+TOLD = """
+REB-02: a bind where others own some starts holddown
+  group 3, 2 flows
+  bind c: status Holddown = Holddown; due 5
+  sleep 4.999: nothing
+  sleep 0.001: status Rebalancing; pause 1 a1 for c1
+
+FLO-02: the rebalancing status is ready, holddown or rebalancing
+  group 2, 1 flow
+  = Ready
+  bind b = Holddown
+  sleep 5 = Rebalancing
+  drain = Ready
+
+REB-03, LOS-04: partitions of who never returns are unbound until the delay ends and go to those who remain
+  group 6, 3 flows
+  unbind c: status Holddown
+  sleep 4.999: nothing = partitions Ready Ready Ready Ready Unbound Unbound
+  sleep 0.001: status Rebalancing; fence 4 c1@1 for a1@2; fence 5 c1@1 for b1@2
+  = Ready; counts a:3 b:3; handoffs 0; known a b
+
+REB-04: a standby takes over the whole set at once
+  group 3, 1 flow, exclusive
+  bind s, bind t
+  expire a: fence 0 a1@1 for s1@2; fence 1 a1@1 for s1@2; fence 2 a1@1 for s1@2; tell s1 active
+  = Ready; owners s s s
+  sleep 100: nothing
+
+REB-04, FLO-05: one standby takes over from one lost flow and is told once
+  group 2, 2 flows
+  bind s, bind t, expire b: fence 1 b1@1 for s1@2; tell s1 active
+  expire a: fence 0 a1@1 for t1@2; tell t1 active
+  sleep 100: nothing = owners t s; updates s:1 t:1
+  # none is left
+  expire s: status Holddown
+
+REB-04: the standby that takes over may be lost before the fence is in place
+  group 2, 2 flows, fences wait
+  bind s, bind t, expire b: fence 1 b1@1 for s1@2; tell s1 active
+  expire s: fence 1 b1@1 for t1@3; tell t1 active
+  fence = owners a t
+
+REB-05, FLO-04: a flow beyond the number of partitions is a standby, and its unbind changes nothing
+  group 2, 2 flows
+  bind s: nothing = Ready; active a b; counts a:1 b:1 s:0
+  sleep 100: nothing
+  unbind s: nothing
+  bind s: nothing
+  expire s: nothing = Ready; known a b; owners a b; epochs 1 1
+
+REB-06: back to ready when the newcomer leaves again
+  group 4, 2 flows
+  bind c, unbind c: status Ready
+  sleep 100: nothing
+
+REB-06: the timer runs on while somebody waits for a share
+  group 4, 2 flows
+  expire b, bind c, bind b back = Holddown
+  unbind c = Ready
+
+REB-06: a newcomer in place of the lost flow gets its partitions at the end of the delay
+  group 4, 2 flows
+  expire b, sleep 2, bind c: nothing
+  sleep 3: status Rebalancing; fence 2 b1@1 for c1@2; fence 3 b1@1 for c1@2; tell c1 active
+  = owners a a c c; handoffs 0
+
+REB-07: binds and unbinds in holddown do not restart the timer
+  group 6, 2 flows
+  bind c, sleep 1, bind d: nothing
+  expire b: nothing
+  sleep 1 = due 3
+  bind e: nothing
+  expire d: nothing
+  bind f: nothing = due 3
+  settle = counts a:2 c:2 e:1 f:1
+
+REB-07, FLO-04: a loss in holddown is absorbed although a flow without partitions is there
+  group 3, 2 flows
+  bind c, bind d = Holddown
+  expire b: nothing = partitions Ready Ready Unbound
+  settle = counts a:1 c:1 d:1
+
+REB-09: the steps come in their order
+  group 9, 3 flows
+  expire c, bind d
+  # 6 to 8 are lost, 3 to 5 are deleted, 9 is new: to those with fewest, the oldest first
+  resize 0 1 2 6 7 8 9
+  all: fence 3 b1@1 for nobody@2; fence 4 b1@1 for nobody@2; fence 5 b1@1 for nobody@2; status Rebalancing
+    ; fence 6 c1@1 for b1@2; fence 7 c1@1 for d1@2; fence 8 c1@1 for b1@2; fence 9 nobody@0 for d1@1; tell d1 active
+    ; assign 3 to nobody@2; assign 4 to nobody@2; assign 5 to nobody@2
+    ; assign 6 to b1@2; assign 7 to d1@2; assign 8 to b1@2; assign 9 to d1@1; status Ready
+
+REB-09: emptied flows are told before partitions are handed to them
+  group 6, 3 flows
+  resize 0 1 2: fence 3 b1@1 for nobody@2; fence 4 c1@1 for nobody@2; fence 5 c1@1 for nobody@2
+    ; status Rebalancing; tell c1 inactive; pause 1 a1 for c1
+
+REB-10: seven partitions on three flows and a new one
+  group 7, 3 flows
+  = counts a:3 b:2 c:2
+  bind d, settle = counts a:2 b:2 c:2 d:1; handoffs 1
+
+REB-13: delay 0 rebalances at once
+  group 2, 1 flow, delay 0
+  bind b: status Rebalancing; pause 1 a1 for b1
+  drain = Ready
+  expire b: status Rebalancing; fence 1 b1@2 for a1@3
+
+REB-13: max-handoff-time 0 moves at once
+  group 2, 1 flow, delay 0, handoff 0
+  bind b
+  all: status Rebalancing; fence 1 a1@1 for b1@2; assign 1 to b1@2; status Ready = Ready; owners a b
+"""
+
+
+@histories(TOLD)
+def test_history(lines: list[str]) -> None:
+    run(lines)
 
 
 @pytest.mark.conformance("REB-01")
@@ -45,213 +152,6 @@ def test_counts_differ_by_at_most_one_when_ready(partitions: int, flows: int) ->
     group.settle()
     counts = group.counts()
     assert flows == 1 or max(counts.values()) - min(counts.values()) <= 1
-
-
-@pytest.mark.conformance("REB-02")
-def test_a_bind_where_others_own_some_starts_holddown() -> None:
-    group = balanced(3, 2)
-    assert group.bind("c") == ["status Holddown"]
-    assert group.status is HOLDDOWN
-    assert next_deadline(group.state) == group.now_s + DELAY_S
-    assert group.sleep(DELAY_S - 0.001) == []
-    assert group.sleep(0.001) == ["status Rebalancing", "pause 1 a1 for c1"]
-
-
-@pytest.mark.conformance("REB-03")
-def test_an_unbind_without_a_standby_leaves_its_partitions_unbound_until_the_delay_ends() -> None:
-    group = balanced(4, 2)
-    assert group.unbind("b") == ["status Holddown"]
-    assert group.sleep(DELAY_S - 0.001) == []
-    assert group.statuses() == {
-        0: PartitionStatus.READY,
-        1: PartitionStatus.READY,
-        2: PartitionStatus.UNBOUND,
-        3: PartitionStatus.UNBOUND,
-    }
-    assert group.sleep(0.001) == ["status Rebalancing", "fence 2 b1@1 for a1@2", "fence 3 b1@1 for a1@2"]
-    assert group.status is READY
-    assert set(group.owners().values()) == {"a"}
-    assert "b" not in group.state.flows
-
-
-@pytest.mark.conformance("REB-04")
-def test_a_standby_takes_over_the_whole_set_at_once() -> None:
-    group = balanced(3, 1, access=AccessType.EXCLUSIVE)
-    group.bind("s")
-    group.bind("t")
-    assert group.expire("a") == [
-        "fence 0 a1@1 for s1@2",
-        "fence 1 a1@1 for s1@2",
-        "fence 2 a1@1 for s1@2",
-        "tell s1 active",
-    ]
-    assert group.status is READY
-    assert group.owners() == {0: "s", 1: "s", 2: "s"}
-    assert group.sleep(100) == []
-
-
-@pytest.mark.conformance("REB-04")
-def test_one_standby_takes_over_from_one_lost_flow() -> None:
-    group = balanced(2, 2)
-    for name in "st":
-        group.bind(name)
-    group.expire("b")
-    group.expire("a")
-    assert group.owners() == {0: "t", 1: "s"}
-    assert not any(entry.startswith("status") for entry in group.log)
-    assert group.expire("s") == ["status Holddown"]  # none is left
-
-
-@pytest.mark.conformance("REB-04")
-def test_the_standby_that_takes_over_may_be_lost_before_the_fence_is_in_place() -> None:
-    group = balanced(2, 2, land_fences=False)
-    group.bind("s")
-    group.bind("t")
-    assert group.expire("b") == ["fence 1 b1@1 for s1@2", "tell s1 active"]
-    assert group.expire("s") == ["fence 1 b1@1 for t1@3", "tell t1 active"]
-    group.fence()
-    assert group.owners() == {0: "a", 1: "t"}
-
-
-@pytest.mark.conformance("REB-05")
-@pytest.mark.parametrize("how", ["unbind", "expire"])
-def test_the_unbind_of_a_standby_changes_nothing(how: str) -> None:
-    group = balanced(2, 2)
-    before = group.state
-    group.bind("s")
-    assert getattr(group, how)("s") == []
-    assert (group.state.partitions, group.state.flows, group.status) == (before.partitions, before.flows, READY)
-
-
-@pytest.mark.conformance("REB-06")
-def test_back_to_ready_when_every_partitions_flow_is_bound_again() -> None:
-    group = balanced(4, 2)
-    group.expire("b")
-    group.sleep(DELAY_S - 1)
-    assert group.bind("b", group.mapping("b")) == [
-        "fence 2 b1@1 for b2@1",
-        "fence 3 b1@1 for b2@1",
-        "status Ready",
-    ]
-    assert group.sleep(100) == []
-    assert group.owners() == {0: "a", 1: "a", 2: "b", 3: "b"}
-
-
-@pytest.mark.conformance("REB-06")
-def test_back_to_ready_when_the_newcomer_leaves_again() -> None:
-    group = balanced(4, 2)
-    group.bind("c")
-    assert group.unbind("c") == ["status Ready"]
-    assert group.sleep(100) == []
-
-
-@pytest.mark.conformance("REB-06")
-def test_the_timer_runs_on_while_somebody_waits_for_a_share() -> None:
-    group = balanced(4, 2)
-    group.expire("b")
-    group.bind("c")
-    group.bind("b", group.mapping("b"))
-    assert group.status is HOLDDOWN
-    group.unbind("c")
-    assert group.status is READY
-
-
-@pytest.mark.conformance("REB-06")
-def test_a_newcomer_in_place_of_the_lost_flow_gets_its_partitions_at_the_end_of_the_delay() -> None:
-    group = balanced(4, 2)
-    group.expire("b")
-    group.sleep(2)
-    assert group.bind("c") == []
-    assert group.sleep(DELAY_S - 2) == [
-        "status Rebalancing",
-        "fence 2 b1@1 for c1@2",
-        "fence 3 b1@1 for c1@2",
-        "tell c1 active",
-    ]
-    assert group.owners() == {0: "a", 1: "a", 2: "c", 3: "c"}
-    assert group.handoffs() == 0
-
-
-@pytest.mark.conformance("REB-07")
-def test_binds_and_unbinds_in_holddown_do_not_restart_the_timer() -> None:
-    group = balanced(6, 2)
-    group.bind("c")
-    due_s = next_deadline(group.state)
-    for change in ("bind d", "expire b", "bind e", "expire d", "bind f"):
-        group.sleep(0.9)
-        verb, name = change.split()
-        assert getattr(group, verb)(name) == []
-        assert next_deadline(group.state) == due_s
-    group.settle()
-    assert group.counts() == {"a": 2, "c": 2, "e": 1, "f": 1}
-
-
-@pytest.mark.conformance("REB-07")
-def test_a_loss_in_holddown_is_absorbed_although_a_flow_without_partitions_is_there() -> None:
-    group = balanced(3, 2)
-    for name in "cd":
-        group.bind(name)
-    assert group.status is HOLDDOWN
-    assert group.expire("b") == []
-    assert group.statuses()[2] is PartitionStatus.UNBOUND
-    group.settle()
-    assert group.counts() == {"a": 1, "c": 1, "d": 1}
-
-
-@pytest.mark.conformance("REB-09")
-def test_the_steps_come_in_their_order() -> None:
-    group = balanced(9, 3)  # a: 0-2, b: 3-5, c: 6-8
-    group.expire("c")
-    group.bind("d")
-    # 6 to 8 are lost, 3 to 5 are deleted, 9 is new
-    assert group.alter([0, 1, 2, 6, 7, 8, 9]) == [
-        "fence 3 b1@1 for nobody@2",  # step 1
-        "fence 4 b1@1 for nobody@2",
-        "fence 5 b1@1 for nobody@2",
-        "status Rebalancing",
-        "fence 6 c1@1 for b1@2",  # step 2: to those with fewest, the oldest first
-        "fence 7 c1@1 for d1@2",
-        "fence 8 c1@1 for b1@2",
-        "fence 9 nobody@0 for d1@1",
-        "tell d1 active",  # step 3; steps 4 to 6: balanced
-    ]
-    group = balanced(6, 3)
-    assert group.alter([0, 1, 2]) == [
-        "fence 3 b1@1 for nobody@2",
-        "fence 4 c1@1 for nobody@2",
-        "fence 5 c1@1 for nobody@2",
-        "status Rebalancing",
-        "tell c1 inactive",  # step 3 comes before step 5
-        "pause 1 a1 for c1",
-    ]
-
-
-@pytest.mark.conformance("REB-10")
-def test_seven_partitions_on_three_flows_and_a_new_one() -> None:
-    group = balanced(7, 3)
-    assert sorted(group.counts().values()) == [2, 2, 3]
-    group.bind("d")
-    group.settle()
-    assert group.counts() == {"a": 2, "b": 2, "c": 2, "d": 1}
-    assert group.handoffs() == 1
-
-
-@pytest.mark.conformance("REB-13")
-def test_delay_0_rebalances_at_once() -> None:
-    group = balanced(2, 1, delay_s=0)
-    assert group.bind("b") == ["status Rebalancing", "pause 1 a1 for b1"]
-    group.drain()
-    assert group.status is READY
-    assert group.expire("b") == ["status Rebalancing", "fence 1 b1@2 for a1@3"]
-
-
-@pytest.mark.conformance("REB-13")
-def test_max_handoff_time_0_moves_at_once() -> None:
-    group = balanced(2, 1, delay_s=0, handoff_s=0)
-    assert group.bind("b") == ["status Rebalancing", "fence 1 a1@1 for b1@2"]
-    assert group.status is READY
-    assert group.owners() == {0: "a", 1: "b"}
-    assert not any("Holddown" in entry for entry in group.log)
 
 
 @pytest.mark.conformance("REB-12")
