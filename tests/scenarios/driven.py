@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StringType, StructType
 
 import partq
 from partq_spark.spark.source import PartqDataSource
 from tests.scenarios.ways import Step
+from tests.world.drivers import SOURCE
 from tests.world.machine import Host
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ GROUP: Final = "billing"
 QUEUE: Final = "orders"
 TRIGGER_S: Final = 0.1  # between two triggers of a query that runs
 _FOR_EVER_US: Final = 10**15
-_COLUMNS: Final = (
-    StructType()
-    .add("key", StringType())
-    .add("value", BinaryType())
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("redelivered", BooleanType())
-)
 
 
 class Row(NamedTuple):
@@ -77,7 +69,7 @@ class Query:
         process = world.scheduler.process(f"{self.called}/{self._lives}", origin_s=origin_s)
         self.host = world.machine.host_of(process)
         self.host.parent = self.jvm = world.machine.host_of(world.scheduler.process(f"{self.called}/jvm"))
-        self._reader = PartqDataSource(CaseInsensitiveDict(self.options)).streamReader(_COLUMNS)
+        self._reader = PartqDataSource(CaseInsensitiveDict(self.options)).streamReader(SOURCE)
         world.machine.begin(self.host, self._serve)
         if available_now:
             self.fix_target()
@@ -165,13 +157,19 @@ class Query:
             self.values.append(each["value"])
         return rows
 
-    def _trigger(self) -> bool:
-        """By its main thread, while it runs."""
+    def _has_next(self) -> bool:
+        """Whether there is a batch. Then its end is written down."""
         if len(self.log) == self.committed:
             end = self._next_end()
             if end == self.at:
                 return False
             self.log.append(end)
+        return True
+
+    def _trigger(self) -> bool:
+        """By its main thread, while it runs."""
+        if not self._has_next():
+            return False
         self.batches.append(self._read(self.log[self.committed]))
         self.committed += 1
         return True
@@ -199,11 +197,8 @@ class Query:
 
     def trigger(self) -> bool:
         """One trigger; whether it made a batch."""
-        if len(self.log) == self.committed:
-            end = self.announce()
-            if end == self.at:
-                return False
-            self.log.append(end)
+        if not self.ask(self._has_next):
+            return False
         self.deliver()
         self.commit()
         return True

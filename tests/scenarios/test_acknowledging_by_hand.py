@@ -52,22 +52,6 @@ def test_what_was_not_given_out_cannot_be_acknowledged(stage: Stage) -> None:
     assert offsets(stage) == [0, 0]
 
 
-@pytest.mark.parametrize(("process", "epoch"), [("another", 1), (None, 7)])
-def test_what_is_remembered_of_another_process_or_ownership_counts_for_nothing(
-    stage: Stage, process: str | None, epoch: int
-) -> None:
-    query, application = joined(stage)
-    stage.publish(5, 0)
-    query.drain()
-    hand = application.in_hand()
-    hand.process = process or hand.process
-    hand.partitions = {**hand.partitions, 0: hand.partitions[0]._replace(epoch=epoch)}
-    assert application.acknowledge({0: 5}, hand) == frozenset()
-    query.drain()
-    assert len(query.rows) == 5, "what is in hand still is"
-    assert application.acknowledge({0: 5}) == {0}
-
-
 def test_a_flow_that_acknowledges_by_itself_refuses_the_application(stage: Stage) -> None:
     stage.publish(1, 1)
     stage.query("left").begun().drain()

@@ -181,19 +181,6 @@ def test_a_removed_partition_is_delivered_to_its_end_and_its_number_goes_on_wher
     assert not any(row.marked for query in (left, right) for row in query.rows)
 
 
-@pytest.mark.conformance("RES-02")
-def test_a_removed_partition_that_is_rewound_comes_back_to_be_delivered(stage: Stage) -> None:
-    left, right = two(stage, checkpointInterval="0s")
-    stage.publish(5, 5)
-    stage.alter(1)
-    until([left, right], lambda: stage.owner(1)[0] is None and stage.offset(1) == 5)
-    stage.rewind(to=2, partitions=[1])
-    rows = len(left.rows) + len(right.rows)
-    until([left, right], lambda: stage.offset(1) == 5)
-    assert len(left.rows) + len(right.rows) == rows + 3
-    until([left, right], lambda: stage.owner(1)[0] is None)
-
-
 @pytest.mark.conformance("RES-03")
 def test_a_rewind_makes_what_was_finished_be_waited_for_again(stage: Stage) -> None:
     left, right = two(stage, checkpointInterval="0s")

@@ -116,7 +116,7 @@ def test_flows_go_on_with_what_they_have_while_no_coordinator_runs(seed: int) ->
         assert given(world, flow, since_s=8.0, until_s=20.0)
 
 
-@pytest.mark.conformance("LOS-01", "REB-06")
+@pytest.mark.conformance("LOS-01", "REB-06", "FLO-07")
 def test_a_rolling_restart_of_queries_within_the_delay_moves_nothing() -> None:
     """Their Spark checkpoints know the mapping."""
     queries = replace(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.scenarios.stage import GROUP, OWNERSHIPS, Row, Stage, again, begun, delivered, new
+from tests.scenarios.stage import OWNERSHIPS, Stage, again, begun
 
 
 def unowned(stage: Stage) -> Callable[[], bool]:
@@ -82,40 +82,3 @@ def test_alone_a_clean_end_leaves_exact_marks(single: Stage) -> None:
     single.publish(5)
     query.drain()
     assert [row.offset for row in query.rows if row.marked] == [10, 11, 12, 13, 14]
-
-
-@pytest.mark.parametrize("trims", [False, True])
-def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_finished(
-    alone: Stage, trims: bool
-) -> None:
-    """It was stopped before it could let the partition go, and the batch that it repeats has messages of it."""
-    query = alone.query("left", ownership="none").begun(3, 3).drain()
-    alone.publish(2, 2)
-    query.drain().stop()
-    alone.alter(1)
-    if trims:
-        alone.do(lambda queue: queue.trim({0: 0, 1: 5}))
-    query.forget(len(query.log), commits=query.committed - 1)
-    assert query.start().deliver() == new(3, 5)
-    query.commit()
-    alone.publish(1)
-    query.drain()
-    assert query.rows[-1] == Row(0, 5, False)
-    assert alone.owner(1) == (None, 2)
-
-
-@pytest.mark.conformance("OWN-03")
-def test_an_instance_of_the_same_epoch_in_between_is_another_owner(stage: Stage) -> None:
-    """A checkpoint that was put back from elsewhere is not trusted: one's own name and epoch must be in it."""
-    query = stage.query("left").begun(4, 4).plan().kill()
-    other = stage.query("right").begun().run()
-    stage.until(lambda: delivered(other) == stage.everything)
-    foreign = stage.copy(f"default/orders/{GROUP}/checkpoint/0")
-    other.stop()
-    query.start().deliver()
-    foreign()
-    query.commit()
-    stage.publish(1, 1)
-    query.run()
-    stage.until(lambda: delivered(query, other)[0, 4] == 1)
-    assert stage.owner(0)[1] > 2

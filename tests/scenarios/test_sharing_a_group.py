@@ -166,25 +166,6 @@ def test_a_standby_gets_the_partition_of_who_leaves_and_others_are_told_why_they
     stage.until(lambda: active() == {"left": False, "right": True})
 
 
-@pytest.mark.conformance("FLO-07")
-def test_a_restart_within_the_delay_gets_its_partitions_back_at_their_epochs(staged: Staged) -> None:
-    stage = staged(partitions=4, delay_s=8.0)
-    first, second = begun(stage.query(), stage.query())
-    first.run(), second.run()
-    stage.until(lambda: len(first.partitions) == len(second.partitions) == 2)
-    stage.publish(5, 5, 5, 5)
-    stage.until(lambda: delivered(first, second) == stage.everything)
-    epochs, name, others = first.epochs, first.name, second.epochs
-    first.stop()
-    stage.sleep(1.0)
-    stage.publish(5, 5, 5, 5)
-    first.start().run()
-    stage.until(lambda: delivered(first, second) == stage.everything)
-    stage.sleep(10.0)
-    assert (first.epochs, first.name, second.epochs) == (epochs, name, others)
-    assert {row.marked for row in first.rows} == {False}
-
-
 def test_a_bind_that_fails_leaves_nobody_bound(stage: Stage) -> None:
     """The state cannot be read; nobody waits for a flow that is not there."""
     other, query = begun(stage.query("other"), stage.query("left"))
@@ -283,18 +264,6 @@ def test_a_live_query_sees_that_its_group_is_shared_otherwise_before_it_delivers
     assert isinstance(query.failure, partq.Invalid)
     assert "partq group alter orders --group billing" in str(query.failure)
     assert delivered(query) == seen
-
-
-def test_what_is_acknowledged_stays_when_a_group_is_shared_otherwise(stage: Stage) -> None:
-    """Everything is delivered once; what the former way left open comes to the next one."""
-    one = stage.query(ownership="none").begun(3, 3).drain().stop()
-    stage.publish(2, 2)
-    stage.do(lambda queue: queue.alter_group(GROUP, ownership="store", force=True))
-    shared = begun(stage.query("a"), stage.query("b"))
-    for query in shared:
-        query.run()
-    stage.until(lambda: delivered(one, *shared) == stage.everything)
-    stage.until(lambda: sorted(len(query.partitions) for query in shared) == [1, 1])
 
 
 @pytest.mark.conformance("HAN-03")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 
 import pytest
 
 import partq
-from tests.scenarios.stage import FOLDER, OWNERSHIPS, Query, Stage, Staged, delivered
+from tests.scenarios.stage import OWNERSHIPS, Query, Stage, Staged, delivered
 
 
 def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage) -> None:
@@ -224,31 +223,3 @@ def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Stage
     first.run()
     stage.until(lambda: delivered(first, second) == stage.everything, 20.0)
     assert {row.marked for row in second.rows} == {False}
-
-
-@pytest.mark.conformance("OWN-03", "OWN-04")
-@pytest.mark.parametrize("is_older_copy", [False, True])
-def test_an_ownership_store_that_comes_back_without_what_was_last_costs_nothing(
-    stage: Stage, is_older_copy: bool
-) -> None:
-    """Empty, or as it was when the first flow had both partitions."""
-    first, second = stage.query("first", checkpointInterval="0s"), stage.query("second", checkpointInterval="0s")
-    first.begun().run()
-    stage.until(lambda: first.partitions == (0, 1))
-    put_back = stage.copy(f"{FOLDER}ownership/")
-    second.begun().run()
-    stage.until(lambda: len(second.partitions) == 1)
-    stage.publish(10, 10)
-    stage.until(lambda: delivered(first, second) == stage.everything)
-    stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [10, 10])
-    before = [stage.owner(p) for p in (0, 1)]
-    if is_older_copy:
-        put_back()
-    else:
-        stage.wipe(f"{FOLDER}ownership/")
-    stage.publish(5, 5)
-    stage.until(lambda: set(delivered(first, second)) == set(stage.everything))
-    rows = [row for query in (first, second) for row in query.rows if row.offset >= 10]
-    assert all(count == 1 for count in Counter(row[:2] for row in rows if not row.marked).values())
-    assert all(stage.owner(p)[1] >= before[p][1] for p in (0, 1))
-    assert all((stage.offset(p) or 0) >= 10 for p in (0, 1))

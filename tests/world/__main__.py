@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 
 from tests.world.guards import BY_NAME, kind_for, without
-from tests.world.outcome import Outcome
 from tests.world.plan import KINDS, Plan, seeds_of
 from tests.world.world import World, story
 
@@ -52,7 +51,7 @@ class Total:
         )
 
 
-def ending(plan: Plan) -> tuple[Outcome | None, str]:
+def ending(plan: Plan) -> tuple[World | None, str]:
     """How a plan ends: what came of it, or what went wrong."""
     try:
         return World(plan).play(), ""
@@ -64,13 +63,13 @@ def simulate(plans: Sequence[Plan], twice: bool = False) -> Total:
     """One after the other; a failure does not end them."""
     total = Total()
     for plan in plans:
-        outcome, error = ending(plan)
-        if outcome is not None and twice and World(plan).play().history != outcome.history:
-            outcome, error = None, "the second run has another history than the first"
-        if outcome is None:
+        world, error = ending(plan)
+        if world is not None and twice and World(plan).play().history != world.history:
+            world, error = None, "the second run has another history than the first"
+        if world is None:
             total.failures.append((plan, error))
         else:
-            total.add(Total(0, outcome.steps, outcome.simulated_us, outcome.counts))
+            total.add(Total(0, world.scheduler.steps, world.now_us, world.counts))
         total.seeds += 1
     return total
 

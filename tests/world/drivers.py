@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.world.queries import Query
 
 _AGAIN_S: Final = 1.0
-_SOURCE: Final = (
+SOURCE: Final = (
     StructType()
     .add("key", StringType())
     .add("value", "binary")
@@ -58,7 +58,7 @@ class Driver:
         self.is_abandoned = False  # it froze, and was started elsewhere
         self.is_otherwise = bool(query.otherwise) and not world.is_calm
         self.by_hand = self._options(0).get("ackMode") == "manual"
-        self.planner = self._source(0).streamReader(_SOURCE)
+        self.planner = self._source(0).streamReader(SOURCE)
         self.readers: list[Reader] = []
         self.hands: list[ByHand] = []
         self.alone = Lock(world.machine)  # an `Acknowledger` is for one thread
@@ -105,7 +105,7 @@ class Driver:
 
     def _new_reader(self, load: int) -> Reader:
         number = next(self.world.count)
-        make = partial(self._source(load).streamReader, _SOURCE)
+        make = partial(self._source(load).streamReader, SOURCE)
         return Reader(self.world.machine, f"{self.process.name}/{load}.{number}", self.host, make)
 
     def _main(self) -> None:

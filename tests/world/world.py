@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import partq
 from tests.support.judge import Violation, demand
@@ -26,7 +27,6 @@ from tests.world.ledger import Ledger
 from tests.world.log_plan import GRACE_S
 from tests.world.logs import Keeper, Visitor, Writer
 from tests.world.machine import EPOCH_S, Machine
-from tests.world.outcome import Outcome, quiet
 from tests.world.ownership import Coordinator, OwnershipServer
 from tests.world.payloads import COLUMNS, text_of
 from tests.world.plan import APPLICATION, Plan
@@ -103,6 +103,11 @@ class World:
     def now_us(self) -> int:
         """True time."""
         return self.scheduler.now_us
+
+    @property
+    def history(self) -> str:
+        """A digest of all that happened."""
+        return self.scheduler.history
 
     def ownership_of(self, queue: str = "") -> str:
         """How its group is shared; by those who share, if none is named. Readers of results do in any case."""
@@ -191,12 +196,13 @@ class World:
 
     # --- from beginning to end ----------------------------------------------------------------------------------------
 
-    def play(self) -> Outcome:
+    def play(self) -> Self:
         """Raises `Violation`, or whatever the code under test should not have raised."""
         hook = sys.unraisablehook
         gc.disable()  # what it would end at some moment is not a matter of the seed
         try:
-            with quiet(), self.around.in_place(), self.machine.in_place():
+            logging.disable(logging.CRITICAL)  # each fault would be logged
+            with self.around.in_place(), self.machine.in_place():
                 try:
                     self._play()
                 finally:
@@ -204,19 +210,13 @@ class World:
                     self.scheduler.end()
         finally:
             sys.unraisablehook = hook
+            logging.disable(logging.NOTSET)
             gc.enable()
         self.counts["marked"] = sum(group.marked for group in self.judge.groups.values())
         self.counts["rewound"] = sum(len(group.rewound) for group in self.judge.groups.values())
         self.counts["marked for nothing"] = sum(group.needless for group in self.judge.groups.values())
         self.counts["again"] = sum(group.again for group in self.judge.groups.values())
-        return Outcome(
-            seed=self.plan.seed,
-            steps=self.scheduler.steps,
-            simulated_us=self.now_us,
-            history=self.scheduler.history,
-            facts=len(self.facts),
-            counts=self.counts,
-        )
+        return self
 
     def _play(self) -> None:
         observer = self.machine.host_of(self.scheduler.process("observer"))
@@ -344,7 +344,7 @@ def _true_us(of: datetime) -> int:
     return round((of.timestamp() - EPOCH_S) * SECOND_US)
 
 
-def run_seed(seed: int) -> Outcome:
+def run_seed(seed: int) -> World:
     """One world from beginning to end."""
     return World(Plan.draw(seed)).play()
 
