@@ -28,10 +28,11 @@ from coordinator.core.events import (
     QueueAltered,
     Tick,
 )
+from coordinator.core.invariants import violations
 from partq_spark.group.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
 from tests.coordinator.modelcheck import world as outside
-from tests.coordinator.modelcheck.canon import NAMES, SETTINGS, Codec, World
-from tests.coordinator.modelcheck.world import Around, Wrong, check_pending, check_step
+from tests.coordinator.modelcheck.canon import NAMES, SETTINGS, Kept, World, kept, world_of
+from tests.coordinator.modelcheck.world import Around, Wrong, check_pending, check_step, wrongs
 
 _NONE = 0xFFFFFFFF
 STUCK = "damaged"
@@ -71,15 +72,11 @@ class Explorer:
     partitions: int
     limit: int
     alterations: bool = True
-    codec: Codec = field(init=False)
-    _ids: dict[int, int] = field(default_factory=dict)
-    _numbers: array[int] = field(default_factory=lambda: array("Q"))
+    _ids: dict[Kept, int] = field(default_factory=dict)
+    _found: list[Kept] = field(default_factory=list)
     _parents: array[int] = field(default_factory=lambda: array("I"))
     _onwards: array[int] = field(default_factory=lambda: array("I"))
     _now: int = 0
-
-    def __post_init__(self) -> None:
-        self.codec = Codec(self.partitions)
 
     # --- the search ---------------------------------------------------------------------------------------------------
 
@@ -103,41 +100,45 @@ class Explorer:
                 settings=SETTINGS[access],
                 partitions={number: Partition(partition=number) for number in range(self.partitions)},
             )
-            self._add(self.codec.number(World(empty, (Around(),) * self.partitions)), _NONE)
-        layer_end, current = len(self._numbers), 0
-        while current < len(self._numbers):
-            if len(self._numbers) >= self.limit:
+            self._add(kept(World(empty, (Around(),) * self.partitions)), _NONE)
+        layer_end, current = len(self._found), 0
+        while current < len(self._found):
+            if len(self._found) >= self.limit:
                 break
             if current == layer_end:
                 result.depth += 1
-                layer_end = len(self._numbers)
+                layer_end = len(self._found)
             self._expand(current, result)
             current += 1
-        result.states = len(self._numbers)
+        result.states = len(self._found)
         result.followed = current
         result.complete = current == result.states
 
     def _expand(self, current: int, result: Result) -> None:
         self._now = current
-        world = self.codec.world(self._numbers[current])
+        world = world_of(self._found[current])
         self._next(current)
         for move in self.moves(world):
-            number = self.codec.number(move.after)
-            if number not in self._ids:
-                self._add(number, current)
+            after = kept(move.after)
+            if after not in self._ids:
+                self._add(after, current)
             result.transitions += 1
 
-    def _add(self, number: int, parent: int) -> int:
-        self.codec.check(number)
-        found = self._ids[number] = len(self._numbers)
-        self._numbers.append(number)
+    def _add(self, after: Kept, parent: int) -> int:
+        for sentence in (
+            *violations(world_of(after).state),
+            *(wrong for part in after.parts for wrong in wrongs(*part)),
+        ):
+            raise Wrong(sentence)
+        found = self._ids[after] = len(self._found)
+        self._found.append(after)
         self._parents.append(parent)
         self._onwards.append(_NONE)
         return found
 
     def _lead_back(self, result: Result) -> None:
         """Every state's `onwards` leads to a quiet one; states at the border are led on one by one."""
-        distance = array("i", [-1]) * len(self._numbers)
+        distance = array("i", [-1]) * len(self._found)
         for start in range(result.states):
             path = []
             current = start
@@ -158,21 +159,21 @@ class Explorer:
                 distance[state] = step
             if path:
                 result.longest_way_to_ready = max(result.longest_way_to_ready, distance[start])
-        result.extra_states = len(self._numbers) - result.states
+        result.extra_states = len(self._found) - result.states
 
     def _next(self, current: int) -> int:
         """The state that timers and fences alone lead to; _NONE: this one is quiet."""
         if self._onwards[current] != _NONE:
             return self._onwards[current]
         self._now = current
-        world = self.codec.world(self._numbers[current])
+        world = world_of(self._found[current])
         move = self._onward(world)
         if move is None:
             return _NONE
-        number = self.codec.number(move.after)
-        found = self._ids.get(number)
+        after = kept(move.after)
+        found = self._ids.get(after)
         if found is None:
-            found = self._add(number, current)
+            found = self._add(after, current)
         self._onwards[current] = found
         return found
 
@@ -329,12 +330,12 @@ class Explorer:
         path.reverse()
         lines = []
         for before, after in pairwise(path):
-            world = self.codec.world(self._numbers[before])
+            world = world_of(self._found[before])
             for move in self.moves(world):
-                if self.codec.number(move.after) == self._numbers[after]:
+                if kept(move.after) == self._found[after]:
                     lines.append(_words(move.what))
                     break
-        world = self.codec.world(self._numbers[state])
+        world = world_of(self._found[state])
         return "\n".join([*lines, f"state: {world.state}", *[f"around {n}: {at}" for n, at in enumerate(world.around)]])
 
 
