@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -38,15 +38,15 @@ class House(Place):
     def hasty(self, name: str = "c1", **environ: str) -> Sidecar:
         return Sidecar(self.folder, name, self.environ(**SOON, **environ), HASTY)
 
-    def make(self, name: str, retention_s: float | None = 1.0, **how: Any) -> partq.Queue:
-        return partq.create_queue(name, store=self.url, retention_s=retention_s, **{"partitions": 2, **how})
+    def make(self, name: str, retention_s: float | None = 1.0) -> partq.Queue:
+        return partq.create_queue(name, store=self.url, retention_s=retention_s, partitions=2)
 
-    def publish(self, queue: partq.Queue, publishes: int = 3, **row: object) -> None:
-        """Ten messages each time, or this row."""
-        for number in range(publishes):
+    def publish(self, queue: partq.Queue, publishes: int = 3) -> None:
+        """Ten messages each time."""
+        for _ in range(publishes):
             with queue.publisher() as publisher:
-                for key in range(1 if row else 10):
-                    publisher.send({**row, "id": number}) if row else publisher.send("x", key=f"k{key}")
+                for key in range(10):
+                    publisher.send("x", key=f"k{key}")
 
     def take(self, queue: partq.Queue, group: str, *ends: int) -> None:
         """A flow alone acknowledges up to these offsets, by partition."""
@@ -106,23 +106,6 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays(house: 
         wait_until(lambda: house.keeper(second) == ["c2"], "another one, at once")
 
 
-@pytest.mark.conformance("TYP-06")
-def test_rows_go_by_retention_as_messages_do(house: House) -> None:
-    """Of two versions of the columns."""
-    rows = house.make("rows", partitions=1, schema="id INT, name STRING", key="id")
-    rows.create_group("audit", starting="earliest")
-    house.publish(rows, 6, name="x")
-    rows.alter(add_column="coupon STRING")
-    house.publish(rows, 1, coupon="y")
-    house.take(rows, "audit", 6)
-    with house.hasty() as sidecar:
-        wait_until(lambda: readable(rows) == 1, "trimming up to what the group needs")
-        house.take(rows, "audit", 7)
-        wait_until(lambda: readable(rows) == 0 and house.segments(rows) == 0, "all the rest")
-        wait_until(lambda: sum(line["messages"] for line in sidecar.lines("messages_trimmed")) == 7, "word of it")
-        assert not sidecar.lines("housekeeping_failed"), sidecar.text()
-
-
 def test_another_coordinator_goes_on_and_one_that_is_told_not_to_keeps_nothing(house: House) -> None:
     orders = house.make("orders")
     with house.hasty("idle", PARTQ_COORDINATOR_HOUSEKEEPING="false") as idle, house.hasty("first") as first:
@@ -139,22 +122,3 @@ def test_another_coordinator_goes_on_and_one_that_is_told_not_to_keeps_nothing(h
             assert house.keeper(idle, second) == ["second"]
             wait_until(lambda: bool(second.lines("messages_trimmed")), "word of it")
             assert not idle.lines("messages_trimmed")
-
-
-def test_a_queue_that_is_damaged_is_told_once_and_the_others_are_kept(house: House) -> None:
-    bad, good = house.make("bad"), house.make("good")
-    house.publish(bad, 1)
-    with house.hasty("first") as sidecar:
-        wait_until(lambda: any((house.folder / "store/default/bad").rglob("collection.json")), "marks of a collection")
-        sidecar.end()
-    for marks in (house.folder / "store/default/bad").rglob("collection.json"):
-        marks.write_text('{"not": "marks"}')
-    house.publish(bad, 1)
-    with house.hasty() as sidecar:
-        wait_until(lambda: bool(sidecar.lines("housekeeping_failed")), "a word about it")
-        for _ in range(2):
-            house.publish(good, 1)
-            wait_until(lambda: readable(good) == 0, "trimming of the other")
-        failed = sidecar.lines("housekeeping_failed")
-        assert [(line["queue"], line["work"]) for line in failed] == [("bad", "collect")]
-        wait_until(lambda: readable(bad) == 0, "what else there is to do for it")

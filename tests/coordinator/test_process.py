@@ -151,37 +151,7 @@ def test_a_group_that_fails_leaves_the_others_alone(place: Place, command: Comma
         assert place.shares(good) == {"a": 4}
 
 
-# --- leaders and stores that go away ----------------------------------------------------------------------------------
-
-
-def test_when_the_leader_is_killed_another_one_goes_on(place: Place) -> None:
-    queue = place.group(delay_s=1.0)
-    with place.sidecar("c1") as first, place.sidecar("c2") as second, place.application(queue, "a"):
-        place.until_shared(queue, a=4)
-        leader, other = (first, second) if first.leads else (second, first)
-        with place.application(queue, "b"):
-            leader.kill()
-            place.until_shared(queue, a=2, b=2)
-            assert other.lines("lease_taken")[-1]["reason"] == f"{leader.name} was silent"
-            leader.start()
-            wait_until(leader.is_ready, "readiness")
-            assert other.end() == 0
-            wait_until(lambda: leader.leads == 1, "leader again")
-            assert leader.lines("lease_taken")[-1]["reason"] == "it was free"
-
-
-@pytest.mark.conformance("OWN-03")
-def test_a_redis_that_comes_back_empty_costs_nobody_his_partitions(place: Place, redis: RedisServer) -> None:
-    queue = place.group(delay_s=1.0)
-    with place.sidecar() as sidecar, place.application(queue, "a"), place.application(queue, "b"):
-        place.until_shared(queue, a=2, b=2)
-        before = place.epochs(queue)
-        redis.kill()
-        wait_until(lambda: not sidecar.is_ready(), "notice")
-        redis.start()
-        place.until_shared(queue, a=2, b=2)
-        assert place.epochs(queue) == before, "the same flows at the same epochs: nobody's time ran out"
-        wait_until(sidecar.is_ready, "readiness")
+# --- stores that go away ----------------------------------------------------------------------------------------------
 
 
 def test_a_redis_that_is_not_there_yet_is_waited_for(place: Place, redis: RedisServer) -> None:
