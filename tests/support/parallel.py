@@ -31,7 +31,7 @@ JVM_FOLDERS = ("tests/chaos/", "tests/demo/", "tests/notebooks/", "tests/spark/"
 """Where tests with these marks are, and must be: the process that gives out the files has not seen the marks."""
 
 COMPUTING = (
-    "tests/coordinator/core/test_stateful.py",
+    "tests/coordinator/core/test_invariants.py",
     "tests/coordinator/modelcheck/",
     "tests/docs/test_site.py",
     "tests/house/test_import_contracts.py",

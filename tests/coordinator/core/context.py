@@ -43,6 +43,7 @@ from coordinator.core.machine import decide, next_deadline, pending
 from partq_spark.group.model import (
     AccessType,
     GroupSettings,
+    GroupState,
     Owner,
     Partition,
     PartitionStatus,
@@ -138,8 +139,20 @@ class Group:
         assert violations(self.state) == (), (event, self.state)
         assert broken_by_change(before, self.state) == (), event
         lines = [line(action) for action in actions]
+        self._check_updates(before, [entry.split()[1] for entry in lines if entry.startswith("tell")])
         self.log += lines
         return lines
+
+    def _check_updates(self, before: GroupState, told: list[str]) -> None:
+        """Who became active or inactive is told so once, but within its own bind (FLO-05)."""
+        assert len(set(told)) == len(told), "told twice of one change"
+        for name, flow in self.state.flows.items():
+            former = before.flows.get(name)
+            if flow.bound and former is not None and former.instance == flow.instance:
+                assert (flow.active != former.active) == (flow.instance in told)
+                assert flow.updates == former.updates + (flow.active != former.active)
+            elif flow.bound:
+                assert flow.updates == 0, "told within its own bind"
 
     def bind(self, flow: str, mapping: Mapping[int, int] | None = None) -> list[str]:
         self.instances[flow] += 1

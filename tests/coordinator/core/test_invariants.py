@@ -1,5 +1,5 @@
 """Every predicate notices what it is there for. Events that come late, twice, or speak of another instance or epoch
-change nothing, and nothing follows.
+change nothing, and nothing follows. And after whatever happens, in any order, silence leads to rest (REB-15).
 """
 
 from __future__ import annotations
@@ -7,7 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import (
     CheckpointAhead,
     Event,
@@ -20,11 +23,12 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.core.invariants import PREDICATES, broken_by_change, violations
-from coordinator.core.machine import decide
-from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
-from tests.coordinator.core.context import DELAY_S, Group, balanced
+from coordinator.core.machine import decide, next_deadline, pending
+from partq_spark.group.model import Flow, GroupState, Owner, Partition, PartitionStatus, Phase, RebalanceStatus
+from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced, tell
+from tests.support.properties import examples
 
-A, B = Owner("a", "a1"), Owner("b", "b1")
+A, B, C = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
 
 
 def good() -> GroupState:
@@ -138,7 +142,6 @@ def every_phase() -> Group:
     return group
 
 
-A, B, C = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
 LATE: list[Event] = [
     FlowBound(flow="a", instance="a1"),
     FlowBound(flow="a", instance="a1", mapping={0: 1, 2: 1}),
@@ -185,3 +188,44 @@ def test_a_timer_fires_when_it_is_due_and_not_before() -> None:
     due_s = group.now_s + DELAY_S
     assert decide(group.state, Tick(), due_s - 0.001) == (group.state, ())
     assert decide(group.state, Tick(), due_s)[0].status is RebalanceStatus.REBALANCING
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------------
+
+FLOWS, NUMBERS = st.sampled_from("abcde"), st.integers(0, 6)
+STEPS = st.one_of(
+    st.builds("{} {}".format, st.sampled_from(["bind", "bind", "unbind", "expire"]), FLOWS),
+    st.builds("bind {} back".format, FLOWS),
+    st.builds("{} {}".format, st.sampled_from(["drain", "fence", "stuck"]), NUMBERS),
+    st.builds("ahead {} {}".format, NUMBERS, st.integers(0, 12)),
+    st.builds("timers {} {}".format, st.sampled_from([0, 5]), st.sampled_from([0, 3])),
+    st.sets(NUMBERS, max_size=6).map(lambda numbers: " ".join(["resize", *map(str, sorted(numbers))])),
+    st.sampled_from(
+        ["sleep 1", "sleep 5", "sleep 20", "fence", "lose-reports", "share exclusive", "share non-exclusive"]
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.conformance("REB-15")
+@given(partitions=st.integers(1, 6), steps=st.lists(STEPS, max_size=40))
+@examples(300)
+def test_whatever_happens_invariants_hold_and_silence_leads_to_rest(partitions: int, steps: list[str]) -> None:
+    group = Group(partitions, land_fences=False)
+    for step in steps:
+        waited_for = {f"stuck {fence.partition}" for fence in pending(group.state)}
+        if step in waited_for or not step.startswith("stuck"):
+            tell(group, step, 0)
+        state = group.state
+        marks = {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in state.partitions.items()}
+        assert differences(state, marks) == (), "a new leader sees none"
+        assert state.status is RebalanceStatus.READY or next_deadline(state) is not None or pending(state)
+    # No flow says anything any more. Fences land, being the coordinator's own work.
+    for flow in [flow.name for flow in group.state.flows.values() if flow.bound]:
+        group.expire(flow)
+    group.land_fences = True
+    group.fence()
+    group.sleep(DELAY_S + HANDOFF_S + DELAY_S)
+    assert group.status is RebalanceStatus.READY
+    assert set(group.statuses().values()) <= {PartitionStatus.UNASSIGNED}
+    assert group.state.flows == {}

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import Event, PartitionDrained, Tick
+from coordinator.core.invariants import broken_by_change
 from partq_spark.group.model import GroupState, Owner, Partition, Phase
 
 
@@ -166,20 +167,12 @@ def check_pending(before: GroupState, after: GroupState, fences: list[Fence]) ->
 
 def check_step(before: GroupState, after: GroupState, event: Event, now_s: float) -> None:
     """Epochs only grow, an epoch has one flow, and a living flow loses nothing before it is drained or in time."""
+    for sentence in broken_by_change(before, after):
+        raise Wrong(sentence)
     for number, was in before.partitions.items():
         now = after.partitions.get(number)
-        if now is was:
+        if now is None or now is was:
             continue
-        if now is None:
-            if after.retired.get(number, -1) < max(was.epoch, was.to_epoch):
-                raise Wrong(f"{was} was retired at {after.retired.get(number)}")
-            continue
-        if now.epoch < was.epoch or (
-            now.epoch == was.epoch
-            and now.owner != was.owner
-            and (now.owner is None or was.owner is None or now.owner.flow != was.owner.flow)
-        ):
-            raise Wrong(f"{was} became {now}")
         if was.phase is Phase.FENCING is now.phase and now.to_epoch < was.to_epoch:
             raise Wrong(f"{was} became {now}")
         taken = was.phase in {Phase.OWNED, Phase.PAUSED} and now.phase is Phase.FENCING and not now.removed
@@ -190,7 +183,3 @@ def check_step(before: GroupState, after: GroupState, event: Event, now_s: float
             late = isinstance(event, Tick) and was.deadline_s is not None and was.deadline_s <= now_s
             if lives and (was.phase is Phase.OWNED or not (drained or late)):
                 raise Wrong(f"{was} became {now} by {event}: taken before it was drained or its time was over")
-    for number, epoch in before.retired.items():
-        back = after.partitions.get(number)
-        if (after.retired.get(number, -1) if back is None else back.epoch) < epoch:
-            raise Wrong(f"partition {number}, retired at epoch {epoch}, does not continue: {back}")
