@@ -147,6 +147,35 @@ HAN-08: the receiver starts anew while the partition is fenced for it
   fence: assign 1 to c1@2; status Holddown = partitions Unbound Ready Ready Ready
   settle = counts b:2 c:2
 
+HAN-03: after max-handoff-time the partition moves anyway
+  group 2, 1 flow
+  bind b, sleep 5, sleep 3: fence 1 a1@1 for b1@2; tell b1 active = owners a b
+
+: the owner starts anew while a partition is paused, and keeps what it still has
+  group 4, 2 flows, fences wait
+  bind c, sleep 5, bind a back: fence 1 a1@1 for c1@2; fence 0 a1@1 for a2@1; tell c1 active
+  settle = owners a c b b
+
+: both die while the partition is paused
+  group 4, 2 flows, fences wait
+  bind c, sleep 5, expire c: resume 1 a1; status Ready
+  expire a: status Holddown
+  settle = counts b:4
+
+RES-04: a partition is removed during its handoff
+  group 4, 1 flow, fences wait
+  bind b, sleep 5, resize 0 1 2: fence 3 a1@1 for nobody@2 = phases owned owned paused fencing
+  settle = counts a:2 b:1; retired 3@2
+
+RES-04: a partition is removed while it is fenced
+  group 4, 1 flow, fences wait
+  bind b, sleep 5, drain, resize 0 1 2: fence 3 a1@1 for nobody@3
+  settle = counts a:2 b:1; retired 3@3
+
+: what is being fenced is moved last
+  group 4, 1 flow, fences wait
+  ahead 3 5, bind b, sleep 5: status Rebalancing; pause 2 a1 for b1; pause 1 a1 for b1
+
 HAN-09: what is planned back after the fence was asked for goes through a higher epoch, so that the last fence wins
   group 2, 2 flows, delay 0, fences wait
   resize 0, settle

@@ -173,8 +173,6 @@ def check_step(before: GroupState, after: GroupState, event: Event, now_s: float
         now = after.partitions.get(number)
         if now is None or now is was:
             continue
-        if was.phase is Phase.FENCING is now.phase and now.to_epoch < was.to_epoch:
-            raise Wrong(f"{was} became {now}")
         taken = was.phase in {Phase.OWNED, Phase.PAUSED} and now.phase is Phase.FENCING and not now.removed
         if taken and was.owner is not None and (now.to is None or now.to.flow != was.owner.flow):
             flow = after.flows.get(was.owner.flow)
