@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from tests.world.guards import BY_NAME, kind_for, without
 from tests.world.plan import KINDS, Plan, seeds_of
 from tests.world.world import World, story
 
@@ -106,23 +105,6 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
     return plan
 
 
-def unnoticed(first: int, seeds: int) -> int:
-    """For each guard that no test is known to notice: the first seed that does. How many are not noticed."""
-    missing = 0
-    for name in [each.name for each in BY_NAME.values() if not each.noticed_by]:
-        kind, found = kind_for(name), ""
-        for seed in islice(seeds_of(kind, first) if kind else count(first), seeds):
-            with without(name):
-                found = ending(Plan.draw(seed))[1]
-            if found:
-                found = f"seed {seed}: {found[:200]}"
-                break
-        missing += not found
-        sys.stdout.write(f"{name}: {found or 'not noticed'}\n")
-        sys.stdout.flush()
-    return missing
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/simulate --world", description="Whole worlds, by seeds.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default 100)")
@@ -132,10 +114,7 @@ def main() -> int:
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
     parser.add_argument("--without", default="", metavar="N,N", help="leave these events out")
     parser.add_argument("--shrink", action="store_true", help="leave out what failures do not need")
-    parser.add_argument("--guards", action="store_true", help="which seeds notice a missing guard")
     arguments = parser.parse_args()
-    if arguments.guards:
-        return 1 if unnoticed(arguments.first, arguments.seeds) else 0
     begun_s = time.monotonic()
     left_out = [int(each) for each in arguments.without.split(",") if each]
     fitting = seeds_of(arguments.kind, arguments.first) if arguments.kind else count(arguments.first)
