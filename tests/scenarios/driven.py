@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -15,6 +15,7 @@ from partq_spark.spark.source import PartqDataSource
 from tests.scenarios.ways import Step
 from tests.world.drivers import SOURCE
 from tests.world.machine import Host
+from tests.world.spark import Reader, ReaderDied
 
 if TYPE_CHECKING:
     from tests.scenarios.stage import Stage
@@ -51,10 +52,9 @@ class Query:
         self.failure: partq.PartqError | None = None
         self.during: Callable[[], object] = lambda: None  # what happens while a batch runs
         self._lives = 0
-        self._calls: deque[Step] = deque()
-        self._is_running = False
         self.host: Host
         self.jvm: Host
+        self._process: Reader
         self._reader: Any
 
     # --- its process --------------------------------------------------------------------------------------------------
@@ -63,14 +63,12 @@ class Query:
         """A new process on the same Spark checkpoint. An unfinished batch is repeated at the first trigger."""
         world = self.stage.world
         self._lives += 1
-        self._is_running, self.failure = False, None
-        self._calls.clear()
+        self.failure = None
         origin_s = 1000.0 * len(world.scheduler.processes)
-        process = world.scheduler.process(f"{self.called}/{self._lives}", origin_s=origin_s)
-        self.host = world.machine.host_of(process)
-        self.host.parent = self.jvm = world.machine.host_of(world.scheduler.process(f"{self.called}/jvm"))
+        self.jvm = world.machine.host_of(world.scheduler.process(f"{self.called}/jvm", origin_s=origin_s))
         self._reader = PartqDataSource(CaseInsensitiveDict(self.options)).streamReader(SOURCE)
-        world.machine.begin(self.host, self._serve)
+        self._process = Reader(world.machine, f"{self.called}/{self._lives}", self.jvm, lambda: self._reader)
+        self.host = self._process.host
         if available_now:
             self.fix_target()
         return self
@@ -88,30 +86,9 @@ class Query:
         """As Trigger.AvailableNow does."""
         self.ask(self._reader.prepareForTriggerAvailableNow)
 
-    def _serve(self) -> None:
-        """The main thread."""
-        machine = self.stage.world.machine
-        while True:
-            while self._calls:
-                self._calls.popleft().carry_out()
-            if not self._is_running:
-                machine.wait(None)
-                continue
-            if self.failure is None:
-                try:
-                    self._trigger()
-                except partq.PartqError as error:
-                    self.failure = error
-            machine.sleep(TRIGGER_S)
-
     def asking(self, call: Callable[[], Any]) -> Step:
         """One of Spark's questions, of which the answer is not awaited."""
-        step = Step(self.stage, call)
-        self._calls.append(step)
-        strand = self.host.main.__dict__.get("strand")
-        if strand is not None:
-            self.stage.world.scheduler.wake(strand)
-        return step
+        return self.stage.begin(lambda: self._process.ask(lambda _: call()), self.jvm)
 
     def ask(self, call: Callable[[], Any]) -> Any:
         return self.asking(call).result()
@@ -123,8 +100,9 @@ class Query:
 
     def stop(self) -> Self:
         """As Spark's SIGTERM does."""
-        self.ask(self._reader.stop)
-        return self.kill()
+        self._process.terminate()
+        self.stage.until(lambda: not self.host.process.alive)
+        return self
 
     def freeze(self, *, jvm: bool = False) -> None:
         """Or the JVM that it works for."""
@@ -205,9 +183,18 @@ class Query:
 
     def run(self) -> Self:
         """Trigger again and again from now on."""
-        self._is_running = True
-        self.asking(lambda: None)
+        self.stage.begin(self._run, self.jvm)
         return self
+
+    def _run(self) -> None:
+        while self.failure is None:
+            try:
+                self._process.ask(lambda _: self._trigger())
+            except ReaderDied:
+                return
+            except partq.PartqError as error:
+                self.failure = error
+            self.stage.world.machine.sleep(TRIGGER_S)
 
     def drain(self) -> Self:
         """Trigger until nothing comes any more."""

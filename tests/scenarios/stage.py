@@ -152,11 +152,12 @@ class Stage:
     def alter(self, partitions: int, **settings: Any) -> None:
         self.do(lambda queue: queue.alter(partitions=partitions, **settings))
 
-    def remove_group(self, *asleep: Query) -> None:
-        """While these queries stand still, so that nobody sees that they live."""
+    def remove_group(self, *asleep: Query, for_s: float = 0.0) -> None:
+        """While these queries stand still, so that nobody sees that they live, and for so long after that."""
         for query in asleep:
             query.freeze()
         self.do(lambda queue: queue.remove_group(GROUP, force=True))
+        self.sleep(for_s)
         for query in asleep:
             query.thaw()
 

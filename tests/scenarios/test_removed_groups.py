@@ -104,12 +104,14 @@ def test_several_flows_that_start_again_are_all_refused(stage: Stage) -> None:
 
 
 @OWNERSHIPS
-def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership: str) -> None:
+@pytest.mark.parametrize("for_s", [0.0, 15.0])
+def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership: str, for_s: float) -> None:
+    """Also if its instance has ended when it goes on: nobody would ever answer the next one."""
     query = stage.query("a", ownership=ownership).begun().run()
     stage.publish(4, 4)
     stage.until(lambda: stage.offset(0) == 4)
-    stage.remove_group(query)
-    stage.until(lambda: query.failure is not None)
+    stage.remove_group(query, for_s=for_s)
+    stage.until(lambda: query.failure is not None, 10.0)
     assert isinstance(query.failure, partq.Invalid)
     assert "group default/orders/billing was removed" in str(query.failure)
 
