@@ -1,16 +1,14 @@
 """Consumers in plain Python: `partq.Consumer` in a process of its own, and an application in three kinds.
 
 Run as a script: the argument names a JSON file (see `Plan`). Unless it is a steady one, the application fails now and
-then, and goes on with the consumer that it has; after an error of partq's it makes another one. Of its journal each
-line is one fact, written before it goes on: `given` (what a batch holds) and `handled` (it has dealt with it). Nothing
-is judged here.
+then, and goes on with the consumer that it has; after an error of partq's it makes another one. What it is given and
+what it has dealt with it writes down as facts, before it goes on. Nothing is judged here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sys
@@ -18,9 +16,11 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 import partq
+from tests.cast.journal import Journal, now_us
+from tests.world.facts import Given, Handled, Row
 
 FAILURE: Final = "the application fails"
 """What these, and those of Spark drivers, say when they do."""
@@ -65,9 +65,10 @@ class Application:
     """What is done with batches."""
 
     def __init__(self, plan: Plan) -> None:
-        self._journal = os.open(plan["journal"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._steady = plan["steady"]
+        self._plan = plan
+        self._journal = Journal(Path(plan["journal"]))
         self._chance = random.Random()
+        self._asked_us = 0
         self.stopping = False
         self.consumer: partq.Consumer | None = None
 
@@ -77,32 +78,31 @@ class Application:
         if self.consumer is not None:
             self.consumer.stop()
 
-    def take(self, batch: partq.Batch) -> int:
-        """Write down what is in it; its number, which grows through all processes of a machine."""
-        number = time.monotonic_ns()
-        rows = [[m.partition, m.offset, m.key, int(m.value), m.redelivered] for m in batch]
-        of = batch._delivery  # the epochs, which only the judge wants to know
-        ends = {partition: (end.epoch, end.offset, of.below[partition]) for partition, end in of.ends.items()}
-        self._write("given", number, ends=ends, rows=rows)
-        return number
+    def ask(self) -> None:
+        """From now on it may be given messages."""
+        self._asked_us = now_us()
+
+    def take(self, batch: partq.Batch) -> tuple[Row, ...]:
+        """Write down what is in it."""
+        rows = tuple(Row(m.partition, m.offset, m.key, str(m.value.decode()), m.redelivered) for m in batch)
+        flow = self._plan["flow"]
+        self._journal.write(Given(now_us(), self._asked_us, self._plan["group"], flow, flow, rows))
+        return rows
 
     def work_s(self) -> float:
         """How long it takes to handle a batch."""
         most_s = _LONG_S if self._chance.random() < _LONG_SHARE else _WORK_S
-        return 0.0 if self._steady else self._chance.uniform(0, most_s)
+        return 0.0 if self._plan["steady"] else self._chance.uniform(0, most_s)
 
-    def handle(self, number: int) -> None:
+    def handle(self, rows: tuple[Row, ...]) -> None:
         """Raises `Failure`, before or after it is dealt with."""
-        fate = 0.5 if self._steady else self._chance.random()
+        fate = 0.5 if self._plan["steady"] else self._chance.random()
+        self.ask()  # what comes next comes after this
         if fate < _FAILS:
             raise Failure(f"{FAILURE} before it has handled a batch")
-        self._write("handled", number)
+        self._journal.write(Handled(now_us(), self._plan["group"], self._plan["flow"], rows))
         if fate > 1 - _FAILS / 2:
             raise Failure(f"{FAILURE} after it has handled a batch")
-
-    def _write(self, what: str, number: int, **facts: Any) -> None:
-        line = json.dumps({"what": what, "at_s": time.time(), "batch": number, **facts})
-        os.write(self._journal, f"{line}\n".encode())
 
     # --- the kinds ----------------------------------------------------------------------------------------------------
 
@@ -111,24 +111,25 @@ class Application:
         while not self.stopping:
             try:
                 for batch in consumer:
-                    number = self.take(batch)
+                    rows = self.take(batch)
                     time.sleep(self.work_s())
-                    self.handle(number)
+                    self.handle(rows)
             except Failure:
                 continue
 
     def by_hand(self, consumer: partq.Consumer) -> None:
         """Batches are handled in their order; those behind one that was released may be acknowledged all the same."""
-        waiting: list[tuple[int, partq.Batch]] = []
+        waiting: list[tuple[tuple[Row, ...], partq.Batch]] = []
         while not self.stopping or waiting:
+            self.ask()
             batch = consumer.poll(0.2) if len(waiting) < _MOST_WAITING and not self.stopping else None
             if batch is not None:
                 waiting.append((self.take(batch), batch))
             if waiting and (batch is None or self._chance.random() < 0.5):
-                number, first = waiting.pop(0)
+                rows, first = waiting.pop(0)
                 time.sleep(self.work_s())
                 try:
-                    self.handle(number)
+                    self.handle(rows)
                     first.acknowledge()
                 except Failure:
                     first.release()
@@ -146,9 +147,9 @@ class Application:
                         batch = await asyncio.wait_for(anext(loop), self._chance.uniform(0.001, 0.3))
                     except TimeoutError:
                         continue
-                    number = self.take(batch)
+                    rows = self.take(batch)
                     await asyncio.sleep(self.work_s())
-                    self.handle(number)
+                    self.handle(rows)
             except StopAsyncIteration:
                 return
             except Failure:
@@ -184,6 +185,7 @@ def main(plan: Plan) -> None:
             ) as consumer:
                 application.consumer = consumer
                 tell("started")
+                application.ask()
                 kinds[kind](consumer)
         except partq.PartqError as error:
             tell("failed", f"partq_spark.errors.{type(error).__name__}: {error}")

@@ -15,11 +15,10 @@ from typing import Final
 
 from benchmarks.environment import observe
 from tests.chaos.handoffs import Ending
-from tests.chaos.layouts import Change
 from tests.chaos.modes import Mode
 from tests.chaos.outcome import COURSE, Outcome, outcome_of
 from tests.chaos.run import run
-from tests.chaos.stage import PARTITIONS
+from tests.chaos.stage import CONSUMERS, PARTITIONS
 from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
 from tests.support.sections import filled, put_section, spread
 
@@ -40,65 +39,30 @@ def command(options: argparse.Namespace, seed: int) -> str:
 
 def told(outcome: Outcome) -> list[str]:
     """The report: one fact a line, then what must not have been."""
-    course, verdict = outcome.course, outcome.verdict
+    course = outcome.course
     endings = Counter(each.ending for each in outcome.handoffs.ended)
     pauses_ms = {ending: _pauses_ms(outcome, ending) for ending in Ending}
     all_ms = [pause_ms for ending in Ending for pause_ms in pauses_ms[ending]]
-    repeated = f"{verdict.repeated} rows are repeated" if verdict.repeated else "none is repeated"
-    share = verdict.marked / verdict.rows if verdict.rows else 0.0
     errors = ", ".join(f"{number} × {what}" for what, number in sorted(outcome.errors.items()))
     faults = [f"{count} {what}" for what, count in sorted(course.done.items())]
     troubled = f"{sum(course.done.values())} faults: {', '.join(faults)}; {course.missed} found nobody to strike"
+    consumers = f" and {len(CONSUMERS)} consumers in plain Python" if course.python else ""
     return [
-        f"{course.drivers} Spark drivers on {STORES[course.store]}, seed {course.seed}",
+        f"{course.drivers} Spark drivers{consumers} on {STORES[course.store]}, seed {course.seed}",
         f"{course.minutes:g} minutes {'without' if course.calm else 'of'} faults, {course.took_s:.0f} s in all",
         *([] if course.calm else [troubled]),
-        f"{verdict.messages} messages, {verdict.rows} rows in {verdict.batches} micro-batches of the sinks",
-        f"{verdict.marked} rows are marked redelivered ({share:.1%}), {repeated}",
-        f"{verdict.left_out} times a repeated batch left a partition out that had moved on",
-        f"{verdict.ownerships} ownerships of partitions",
+        f"{course.published} messages in {' → '.join(map(str, course.counts))} partitions",
+        *(
+            f"{mode.value}: {each.rows} rows in {each.batches} batches, {each.marked} of them marked redelivered, "
+            f"{each.repeated} repeated; the longest wait of a message {each.longest_s:.1f} s"
+            for mode, each in outcome.verdicts.items()
+        ),
         f"{len(all_ms)} handoffs: " + ", ".join(f"{endings[ending]} {ending.value}" for ending in Ending),
         f"pause of a partition: {spread(all_ms)}; if drained: {spread(pauses_ms[Ending.DRAINED])}",
-        *(resized(each) for each in outcome.changes),
-        *_of_other_modes(outcome),
         f"what ended queries: {errors or 'nothing'}",
         f"violations: {len(outcome.failures)}",
         *outcome.failures[:_MOST_TOLD],
     ]
-
-
-def _of_other_modes(outcome: Outcome) -> list[str]:
-    found = []
-    if outcome.consumers is not None:
-        consumers = outcome.consumers
-        found.append(
-            f"consumers in plain Python: {consumers.rows} of the rows in {consumers.batches} batches, "
-            f"{consumers.unfinished} of which they did not come to the end of"
-        )
-    if outcome.by_hand is not None:
-        each = outcome.by_hand
-        found.append(
-            f"acknowledged by hand: {each.rows} rows in {each.runs} starts of the query, {each.marked} of them marked "
-            f"redelivered, {each.repeated} repeated; {each.acknowledgements} acknowledgements, which did not count for "
-            f"{each.refused} partitions"
-        )
-    if outcome.unkept is not None:
-        unkept = outcome.unkept
-        found.append(
-            f"with checkpoints=none: {unkept.rows} rows, {unkept.repeated} of them repeated; {unkept.left_out} times a "
-            "repeated batch left a partition out"
-        )
-    return found
-
-
-def resized(change: Change) -> str:
-    """One change of the partition count: how long each partition's new messages waited."""
-    pauses_ms = {partition: pause_s * 1000 for partition, pause_s in change.pauses_s.items()}
-    each = ", ".join(f"{partition}: {pause_ms:.0f}" for partition, pause_ms in pauses_ms.items())
-    return (
-        f"{change.before} → {change.after} partitions: from the change to the first new message of a partition "
-        f"{spread(list(pauses_ms.values()))} (in ms, {each})"
-    )
 
 
 def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str = "") -> None:
@@ -109,7 +73,7 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
     common, run_of_one = TEMPLATE.read_text(encoding="utf-8").split("\n---\n")
     is_resized = len(course.counts) > 1
     if is_resized:
-        counts = " → ".join(str(count.partitions) for count in course.counts)
+        counts = " → ".join(map(str, course.counts))
         run_of_one = run_of_one.replace("On {{store}}", f"{counts} partitions under load, on {{{{store}}}}")
     if len(course.modes) > 1:
         run_of_one = run_of_one.replace("On {{store}}", "All modes, on {{store}}")

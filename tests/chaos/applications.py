@@ -1,66 +1,88 @@
-"""What the queries of the other modes do with their micro-batches, in the driver's process (`foreachBatch`). They fail
-now and then, as applications do. What they do is written down; nothing is judged here.
+"""What applications do with their micro-batches, in the driver's process (`foreachBatch`). They write down as facts
+what they are given and what they have dealt with. Those of the other modes fail now and then. Nothing is judged here.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
-import uuid
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame
 
 from partq import Acknowledger, InHand, Unavailable
 from tests.cast.consumers import FAILURE
+from tests.cast.journal import Journal, now_us
+from tests.world.facts import Given, Handled, Refused, Row
 
-_FAILS: Final = 0.08  # of the batches with rows, before anything is acknowledged or written
+_FAILS: Final = 0.08  # of the batches with rows, before anything is acknowledged or dealt with
 _FAILS_AFTER: Final = 0.04
 _HOLDS: Final = 0.25  # of them are acknowledged with a later one, or when nothing comes
 _QUIET_S: Final = 1.0
 _WAIT_S: Final = 10.0  # for a reader's answer
-_COLUMNS: Final = ("partition", "offset", "key", "number", "redelivered")
+_CLOCK_US: Final = 20_000  # the file system's clock ticks
+_COLUMNS: Final = ("partition", "offset", "key", "CAST(value AS STRING) AS value", "redelivered")
 
 
-class ByHand:
-    """Acknowledges by hand. One for every start of the query: what it has in mind goes with it.
+class Application:
+    """Takes what comes. `checkpoint`: Spark's, which says when a batch was planned."""
 
-    Of its journal each line is one fact, written before it goes on: `begun`, `given` (rows, and what the flow had in
-    hand then), `acknowledges` (up to where) and `answered` (for which partitions that counted).
-    """
+    def __init__(self, name: str, group: str, checkpoint: Path, journal: Path, *, fails: bool) -> None:
+        self._name, self._group, self._checkpoint = name, group, checkpoint
+        self._journal = Journal(journal)
+        self._fails = fails
+        self._chance = random.Random()
 
-    def __init__(self, acknowledger: Acknowledger, journal: Path, chance: random.Random) -> None:
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        rows = self._take(batch, batch_id)
+        if self._fails and rows and self._chance.random() < _FAILS:
+            raise RuntimeError(f"{FAILURE} before it has dealt with a batch")
+        self._done(rows)
+
+    def settle(self) -> None:
+        """Do what is to be done while nothing comes."""
+
+    def _take(self, batch: DataFrame, batch_id: int) -> list[Row]:
+        """A batch was planned after the one before it was complete, and before it was written down."""
+        rows = [Row(*row) for row in batch.selectExpr(*_COLUMNS).collect()]
+        asked_us = _written_us(self._checkpoint / "commits" / str(batch_id - 1))
+        at_us = _written_us(self._checkpoint / "offsets" / str(batch_id)) + _CLOCK_US
+        name = f"{self._name}/{batch_id}"
+        self._journal.write(Given(at_us, asked_us, self._group, self._name, self._name, tuple(rows), name))
+        return rows
+
+    def _done(self, rows: list[Row]) -> None:
+        self._journal.write(Handled(now_us(), self._group, self._name, tuple(rows)))
+
+
+def _written_us(path: Path) -> int:
+    return path.stat().st_mtime_ns // 1000 if path.exists() else 0
+
+
+class ByHand(Application):
+    """Acknowledges by hand. One for every start of the query: what it has in mind goes with it."""
+
+    def __init__(self, acknowledger: Acknowledger, name: str, group: str, checkpoint: Path, journal: Path) -> None:
+        super().__init__(name, group, checkpoint, journal, fails=True)
         self._acknowledger = acknowledger
-        self._journal = journal
-        self._chance = chance
-        self._run = uuid.uuid4().hex[:8]
         self._lock = threading.Lock()
-        self._number = 0
         self._process = ""
-        self._ends: dict[int, tuple[int, int]] = {}  # not acknowledged yet: epoch and end, by partition
+        self._held: dict[int, tuple[int, list[Row]]] = {}  # not acknowledged yet: epoch and rows, by partition
         self._busy_s = time.monotonic()
-        self._write("begun")
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._lock:
             hand = self._remembering(self._acknowledger.in_hand())
             # Two jobs of one batch are planned one after another, perhaps by two reader processes.
-            twice = self._chance.random() < 0.5
-            found = [] if twice and batch.isEmpty() else batch.select(*_COLUMNS).collect()
-            rows = sorted([row[name] for name in _COLUMNS] for row in found)
-            self._write(
-                "given",
-                batch=batch_id,
-                process=hand.process,
-                epochs={p: held.epoch for p, held in hand.partitions.items() if p not in hand.lost},
-                rows=rows,
-            )
-            for partition, offset, *_ in rows:
-                if partition in hand.partitions and partition not in hand.lost:
-                    self._ends[partition] = (hand.partitions[partition].epoch, offset + 1)
+            if self._chance.random() < 0.5:
+                batch.isEmpty()
+            rows = self._take(batch, batch_id)
+            for row in rows:
+                if row.partition in hand.partitions and row.partition not in hand.lost:
+                    epoch = hand.partitions[row.partition].epoch
+                    self._held.setdefault(row.partition, (epoch, []))[1].append(row)
             fate = self._chance.random() if rows else 0.5
             self._busy_s = time.monotonic()
             if fate < _FAILS:
@@ -73,7 +95,7 @@ class ByHand:
 
     def settle(self) -> None:
         """Acknowledge what is held back, if nothing has come for a while."""
-        if time.monotonic() - self._busy_s < _QUIET_S or not self._ends or not self._lock.acquire(blocking=False):
+        if time.monotonic() - self._busy_s < _QUIET_S or not self._held or not self._lock.acquire(blocking=False):
             return
         try:
             self._acknowledge(self._remembering(self._acknowledger.in_hand()))
@@ -86,44 +108,26 @@ class ByHand:
     def _remembering(self, hand: InHand) -> InHand:
         """Forget what comes again: it was given by another process, or at another epoch."""
         if hand.process != self._process:
-            self._process, self._ends = hand.process, {}
-        held = {p: each.epoch for p, each in hand.partitions.items() if p not in hand.lost}
-        self._ends = {p: known for p, known in self._ends.items() if held.get(p) == known[0]}
+            self._process, self._held = hand.process, {}
+        epochs = {p: each.epoch for p, each in hand.partitions.items() if p not in hand.lost}
+        self._held = {p: known for p, known in self._held.items() if epochs.get(p) == known[0]}
         return hand
 
     def _acknowledge(self, hand: InHand) -> None:
-        ends = {partition: end for partition, (_, end) in self._ends.items()}
+        ends = {partition: rows[-1].offset + 1 for partition, (_, rows) in self._held.items()}
         if not ends:
             return
-        self._number += 1
-        self._write("acknowledges", number=self._number, ends=ends)
+        said = [row for _, rows in self._held.values() for row in rows]
+        self._done(said)
         counted = hand.acknowledge(ends)
-        self._write("answered", number=self._number, counted=sorted(counted))
-        self._ends = {}
-
-    def _write(self, what: str, **facts: Any) -> None:
-        line = json.dumps({"what": what, "at_s": time.time(), "run": self._run, **facts})
-        with self._journal.open("a") as file:
-            file.write(line + "\n")
+        refused = tuple(row for row in said if row.partition not in counted)
+        self._journal.write(Refused(now_us(), self._group, self._name, refused))
+        self._held = {}
 
 
-def by_hand(store: str, queue: str, group: str, flow: str, journal: str) -> ByHand:
+def by_hand(options: dict[str, str], queue: str, name: str, checkpoint: Path, journal: Path) -> ByHand:
     """For the query with these options."""
-    acknowledger = Acknowledger(store=store, queue=queue, group=group, flow=flow, timeout_s=_WAIT_S)
-    return ByHand(acknowledger, Path(journal), random.Random())
-
-
-class OncePerBatch:
-    """Writes each batch to a folder of its number, once, as Spark's own file sink does; sometimes it fails before."""
-
-    def __init__(self, sink: str) -> None:
-        self._sink = Path(sink)
-        self._chance = random.Random()
-
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        folder = self._sink / str(batch_id)
-        if (folder / "_SUCCESS").exists():
-            return
-        if self._chance.random() < _FAILS:
-            raise RuntimeError(f"{FAILURE} before it writes")
-        batch.write.mode("overwrite").parquet(str(folder))
+    acknowledger = Acknowledger(
+        queue=queue, group=options["group"], flow=options["flow"], store=options["store"], timeout_s=_WAIT_S
+    )
+    return ByHand(acknowledger, name, options["group"], checkpoint, journal)

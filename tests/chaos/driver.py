@@ -1,4 +1,4 @@
-"""A Spark driver with one streaming query of a group: from a queue to Spark's own file sink, until SIGTERM.
+"""A Spark driver with one streaming query of a group, and the application that takes its batches, until SIGTERM.
 
 Run as a script: the argument names a JSON file (see `Plan`). A query that fails is started again in the same JVM, on
 the same Spark checkpoint; what happened to it is written to `events`, one JSON line each. Nothing is judged here.
@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark import register
-from tests.chaos.applications import ByHand, OncePerBatch, by_hand
+from tests.chaos.applications import Application, by_hand
 from tests.chaos.modes import Mode
 
 _LOOK_S: Final = 0.05
 _PAUSE_S: Final = 0.3  # before a query that failed is started again
 _LONG_PAUSE_S: Final = 12.0  # the longest of an application's own: longer than a flow is missed
-_KEPT: Final = 1_000_000  # batches; the judge reads all offsets and what every batch of the sink has
+_KEPT: Final = 1_000_000  # batches, of which Spark says when they were planned
 
 
 class Plan(TypedDict):
@@ -36,11 +36,11 @@ class Plan(TypedDict):
     trigger: str
     listener: bool  # whether partq's listener tells the source of complete batches
     checkpoint: str
-    sink: str
     warehouse: str
     events: str
+    name: str
     mode: str  # of `tests.chaos.modes`
-    journal: str  # of an application that acknowledges by hand
+    journal: str
 
 
 def session(plan: Plan) -> SparkSession:
@@ -52,33 +52,29 @@ def session(plan: Plan) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", plan["warehouse"])
         .config("spark.sql.streaming.minBatchesToRetain", _KEPT)
-        .config("spark.sql.streaming.fileSink.log.compactInterval", _KEPT)
         .getOrCreate()
     )
 
 
 class Started(NamedTuple):
-    """A query, and the application behind it, if that acknowledges by hand."""
+    """A query, and the application behind it."""
 
     query: StreamingQuery
-    application: ByHand | None
+    application: Application
 
 
 def start(spark: SparkSession, plan: Plan) -> Started:
     """The query, on its Spark checkpoint."""
     rows = spark.readStream.format("partq").options(**plan["options"]).load(plan["queue"])
-    kept = rows.selectExpr(
-        "partition", "offset", "key", "CAST(CAST(value AS STRING) AS BIGINT) AS number", "redelivered"
-    )
-    writing = kept.writeStream.option("checkpointLocation", plan["checkpoint"])
+    writing = rows.writeStream.option("checkpointLocation", plan["checkpoint"])
     writing = writing.trigger(processingTime=plan["trigger"])
-    options = plan["options"]
+    options, checkpoint, journal = plan["options"], Path(plan["checkpoint"]), Path(plan["journal"])
     if plan["mode"] == Mode.MANUAL:
-        application = by_hand(options["store"], plan["queue"], options["group"], options["flow"], plan["journal"])
-        return Started(writing.foreachBatch(application).start(), application)
-    if plan["mode"] == Mode.UNKEPT:
-        return Started(writing.foreachBatch(OncePerBatch(plan["sink"])).start(), None)
-    return Started(writing.format("parquet").start(plan["sink"]), None)
+        application: Application = by_hand(options, plan["queue"], plan["name"], checkpoint, journal)
+    else:
+        fails = plan["mode"] != Mode.AUTO
+        application = Application(plan["name"], options["group"], checkpoint, journal, fails=fails)
+    return Started(writing.foreachBatch(application).start(), application)
 
 
 def main(plan: Plan) -> None:
@@ -108,7 +104,7 @@ def main(plan: Plan) -> None:
                 time.sleep(_PAUSE_S)
                 continue
             tell("started")
-        elif started.application is not None:
+        else:
             started.application.settle()
         time.sleep(_LOOK_S)
     if started is not None:

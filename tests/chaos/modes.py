@@ -18,12 +18,6 @@ class Mode(StrEnum):
     UNKEPT = "unkept"  # checkpoints=none: only Spark's checkpoint says how far the query is
 
 
-JOURNAL: Final = "by-hand.jsonl"
-"""What the application writes down that acknowledges by hand, in its driver's folder."""
-
-CONSUMED: Final = "consumed.jsonl"
-"""What a consumer in plain Python writes down, in its own folder."""
-
 GROUPS: Final = {Mode.AUTO: GROUP, Mode.MANUAL: "by-hand", Mode.UNKEPT: "unkept"}
 OPTIONS: Final[dict[Mode, dict[str, str]]] = {
     Mode.AUTO: {},

@@ -18,15 +18,16 @@ from typing import Final
 import psutil
 
 from benchmarks.environment import observe
+from tests.cast.journal import LOG, NAME, Journal, now_us, write_log
 from tests.cast.looks import Observer
 from tests.cast.sidecars import GROUP
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
-from tests.chaos.layouts import Count
 from tests.chaos.modes import GROUPS, Mode, driver_names
-from tests.chaos.outcome import LOOKS, LOOKS_BY_HAND, Course, write_course
+from tests.chaos.outcome import Course, write_course
 from tests.chaos.stage import CONSUMERS, PARTITIONS, SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
 from tests.support.processes import DRIVER_WAIT_S, Program
 from tests.support.waiting import wait_until
+from tests.world.facts import Befell
 
 COORDINATORS: Final = ("coordinator-1", "coordinator-2")
 KEYS: Final = 50
@@ -58,7 +59,7 @@ class Chaos:
         """`partitions`: the counts that the queue gets, at equal distances in time."""
         self._stage = on
         self._partitions = partitions
-        self._changed_s = [0.0]
+        self._journal = Journal(on.cast.folder / NAME)
         self._publish_every_s = publish_every_s
         self._cast = on.cast
         self._faults = faults
@@ -72,7 +73,10 @@ class Chaos:
 
     def run(self) -> int:
         """All of it; how many messages were published."""
-        with self._observer(GROUP, LOOKS), self._observer_by_hand():
+        kept = {GROUPS[each.mode] for each in self._stage.drivers if each.mode is not Mode.UNKEPT}
+        with contextlib.ExitStack() as stack:
+            for group in sorted(kept):
+                stack.enter_context(Observer(self._cast.queue, group, self._cast.folder / NAME))
             for name in COORDINATORS:
                 self._cast.start_coordinator(name)
             for driver in self._stage.drivers:
@@ -88,15 +92,6 @@ class Chaos:
                 self._after(at_s - self._now_s(), lambda count=count: self._resize(count))  # type: ignore[misc]
             self._trouble()
             return self._end(publisher)
-
-    def _observer_by_hand(self) -> contextlib.AbstractContextManager[object]:
-        """Looks at the checkpoints of the group whose application acknowledges by hand, if there is one."""
-        if not any(driver.mode is Mode.MANUAL for driver in self._stage.drivers):
-            return contextlib.nullcontext()
-        return self._observer(GROUPS[Mode.MANUAL], LOOKS_BY_HAND)
-
-    def _observer(self, group: str, journal: str) -> Observer:
-        return Observer(self._cast.queue, group, self._cast.folder / journal)
 
     def _until_committed(self, batches: int) -> None:
         for driver in self._stage.drivers:
@@ -128,8 +123,12 @@ class Chaos:
         self._tell(f"{self._now_s():5.1f} s: {what} {whom}{lasting}{'' if struck else ': not there'}")
         if struck:
             self.done[what] += 1
+            self._befell(what, whom)
         else:
             self.missed += 1
+
+    def _befell(self, what: str, whom: str = "") -> None:
+        self._journal.write(Befell(now_us(), what, whom, is_accident=True))
 
     def _on_driver(self, fault: Fault, driver: Driver | PythonConsumer) -> bool:
         if driver.down:
@@ -146,7 +145,7 @@ class Chaos:
         victims = driver.victims(fault.kind)
         if fault.kind in FREEZING:
             _send(victims, signal.SIGSTOP)
-            self._after(fault.for_s, lambda: _send(victims, signal.SIGCONT))
+            self._after(fault.for_s, lambda: self._wake(victims, driver.name))
         else:
             _send(victims, signal.SIGKILL)
         return bool(victims)
@@ -167,24 +166,20 @@ class Chaos:
             self._after(fault.for_s, lambda: self._stage.slow_down(0.0))
         return True
 
+    def _wake(self, victims: Sequence[psutil.Process], whom: str) -> None:
+        _send(victims, signal.SIGCONT)
+        self._befell("woken", whom)
+
     def _start(self, driver: Driver | PythonConsumer) -> None:
         driver.down = False
         driver.program.start()
+        self._befell("started again", driver.name)
 
     def _resize(self, partitions: int) -> None:
         """While all goes on."""
         self._cast.queue.alter(partitions=partitions)
-        self._changed_s.append(time.time())
+        self._befell("alter")
         self._tell(f"{self._now_s():5.1f} s: the queue has {partitions} partitions")
-
-    @property
-    def counts(self) -> tuple[Count, ...]:
-        """The partition counts that the queue had."""
-        layouts = self._cast.queue.describe().layouts
-        return tuple(
-            Count(at_s=at_s, partitions=layout.partitions, begin=layout.begin)
-            for at_s, layout in zip(self._changed_s, layouts, strict=True)
-        )
 
     def _after(self, wait_s: float, act: Callable[[], None]) -> None:
         self._later.append((self._now_s() + wait_s, act))
@@ -213,8 +208,8 @@ class Chaos:
             publisher.wait_end(_REST_WAIT_S)
         published = int(publisher.log.read_text().split()[-1]) if publisher.code == 0 else 0
         ends = self._cast.ends()
-        if sum(ends) != published:
-            self.troubles.append(f"{published} messages were published, the queue has {sum(ends)}")
+        self._befell("no faults any more")
+        write_log(self._cast.folder / LOG, self._cast.queue)
         self._expect(lambda: self._cast.behind(GROUP, ends), "at the end", _READ_WAIT_S)
         self._expect(lambda: self._stage.unread(ends), "at the end", _READ_WAIT_S)
         self._expect(self._stage.unsettled, "at the end", _REST_WAIT_S)
@@ -286,7 +281,6 @@ def run(
             partitions=partitions[1:],
         )
         published = chaos.run()
-        counts = chaos.counts
     course = Course(
         command=command,
         drivers=drivers,
@@ -300,7 +294,7 @@ def run(
         missed=chaos.missed,
         troubles=chaos.troubles,
         machine=machine,
-        counts=counts,
+        counts=tuple(partitions),
         calm=calm,
         modes=modes,
         python=python,

@@ -15,13 +15,14 @@ import psutil
 
 from tests.cast import consumers
 from tests.cast.cast import QUEUE, Cast
+from tests.cast.journal import NAME, read_facts
 from tests.chaos import driver
-from tests.chaos.evidence import completed_ends
 from tests.chaos.faults import FREEZING, Kind
-from tests.chaos.modes import CONSUMED, GROUPS, JOURNAL, OPTIONS, Mode, driver_names
+from tests.chaos.modes import GROUPS, OPTIONS, Mode, driver_names
 from tests.support.processes import readers_among, spark_environment
 from tests.support.proxy import Proxy
 from tests.support.servers import Azurite, running
+from tests.world.facts import Handled
 
 CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
 PARTITIONS: Final = 8
@@ -31,14 +32,13 @@ CONSUMERS: Final = {f"python-{kind}": kind for kind in consumers.Kind}
 
 
 class Driver:
-    """One Spark driver: its program, its Spark checkpoint, its sink. It can be killed and started again."""
+    """One Spark driver: its program, its Spark checkpoint, its journal. It can be killed and started again."""
 
     def __init__(self, number: int, name: str, mode: Mode, cast: Cast) -> None:
         self.name = name
         self.mode = mode
         self.folder = cast.folder / name
         self.spark_checkpoint = self.folder / "checkpoint"
-        self.sink = self.folder / "sink"
         self.events = self.folder / "events.jsonl"
         self.down = False  # killed, and not started again yet
         options = {
@@ -55,11 +55,11 @@ class Driver:
             trigger="200 milliseconds",
             listener=number % 2 == 1,  # both ways have to do
             checkpoint=str(self.spark_checkpoint),
-            sink=str(self.sink),
             warehouse=str(self.folder / "warehouse"),
             events=str(self.events),
+            name=name,
             mode=mode,
-            journal=str(self.folder / JOURNAL),
+            journal=str(self.folder / NAME),
         )
         script, environment = Path(driver.__file__), spark_environment(self.folder)
         self.program = cast.program(script, plan, name, self.folder, **environment)
@@ -95,7 +95,7 @@ class PythonConsumer:
         self.name = name
         self.down = False
         folder = cast.folder / name
-        self._journal = folder / CONSUMED
+        self._journal = folder / NAME
         self._events = folder / "events.jsonl"
         plan = consumers.Plan(
             store=cast.store_url,
@@ -114,7 +114,7 @@ class PythonConsumer:
     @property
     def commits(self) -> int:
         """How many batches it has handled, its start counting as one."""
-        handled = self._journal.read_text().count('"handled"') if self._journal.exists() else 0
+        handled = self._journal.read_text().count('["Handled"') if self._journal.exists() else 0
         return handled + self._events.exists()
 
     def word(self, kind: Kind) -> str:
@@ -153,10 +153,10 @@ class Stage:
             if each.mode is Mode.MANUAL and (told := self.cast.behind(GROUPS[each.mode], ends)):
                 return told
             if each.mode is Mode.UNKEPT:
-                done = completed_ends(each.spark_checkpoint)
-                late = [partition for partition, end in enumerate(ends) if done.get(partition, 0) < end]
-                if late:
-                    return f"{each.name} has not dealt with partitions {late} up to where they ended"
+                facts = read_facts([each.folder / NAME])
+                done = {row[:2] for fact in facts if isinstance(fact, Handled) for row in fact.rows}
+                if len(done) < sum(ends):
+                    return f"{each.name} has dealt with {len(done)} of {sum(ends)} messages"
         return ""
 
     def slow_down(self, delay_s: float) -> None:

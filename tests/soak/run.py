@@ -1,7 +1,7 @@
 """One soak run: a publisher, a consumer and a coordinator as processes, and a look at what is stored every few seconds.
 
 The coordinator is `python -m coordinator` and keeps house by itself; nothing is trimmed or collected from here. What
-the consumer was given is judged by the judge of scripts/chaos; that nothing comes again, marked or not, is asked here.
+the consumer was given is judged as in scripts/chaos; that nothing comes again, marked or not, is asked here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,15 @@ import psutil
 
 import partq
 from tests.cast import consumers, publisher
-from tests.cast.publisher import key_of
+from tests.cast.journal import NAME, read_facts
+from tests.cast.looks import Observer
 from tests.cast.sidecars import GROUP, Sidecar, checkpoints
-from tests.chaos.checker import judge
-from tests.chaos.evidence import Consumed, read_consumed
+from tests.cast.verdict import judge_group
 from tests.soak.verdict import Sample, grown
 from tests.support.processes import Program
 from tests.support.servers import ROOT
 from tests.support.waiting import wait_until
+from tests.world.facts import Fact, Given, Lying
 
 QUEUE: Final = "soak"
 KEYS: Final = 50
@@ -67,7 +68,7 @@ class Outcome:
 
 def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: None) -> Outcome:
     """Take the course. Raises `AssertionError` if somebody never begins or never ends."""
-    url, journal = f"file://{folder}/store", folder / "consumed.jsonl"
+    url, journal = f"file://{folder}/store", folder / NAME
     queue = partq.create_queue(
         QUEUE, store=url, partitions=course.partitions, rebalance_delay_s=0.5, retention_s=course.retention_s
     )
@@ -99,6 +100,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
                 ("publisher", publisher.__file__, publishing),
             )
         ]
+        stack.enter_context(Observer(queue, GROUP, journal))
         begun_s = time.monotonic()
         while (at_s := time.monotonic() - begun_s) < course.length_s:
             samples.append(sample(folder, queue, at_s))
@@ -117,28 +119,31 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
             assert child.wait_end(_END_WAIT_S) == 0, child.tail()
         sidecar.end()
     published = int((folder / "publisher.log").read_text().split()[-1])
-    consumed = read_consumed("soak", journal)
+    facts = read_facts([journal])
     return Outcome(
         course=course,
         samples=samples,
         published=published,
-        received=len(consumed.rows),
+        received=sum(len(fact.rows) for fact in facts if isinstance(fact, Given)),
         trimmed=sum(line["messages"] for line in sidecar.lines("messages_trimmed")),
         deleted=sum(line["objects"] for line in sidecar.lines("objects_deleted")),
         compactions=len(sidecar.lines("log_compacted")),
         cpu_s=cpu_s,
         failures=[
             *grown(samples),
-            *misread(consumed, published),
+            *misread(facts, published),
             *(f"the housekeeper: {line['reason']}" for line in sidecar.lines("housekeeping_failed")[:5]),
         ],
     )
 
 
-def misread(consumed: Consumed, published: int) -> list[str]:
-    """What the consumer should not have been given, or was not."""
-    keys = {number: key_of(number, KEYS) for number in range(published)}
-    verdict = judge(consumed.rows, consumed.planned, (), keys, unfinished=consumed.unfinished)
+def misread(facts: Sequence[Fact], published: int) -> list[str]:
+    """What the consumer should not have been given, or was not. Most of the log is gone: what was given says what it
+    was.
+    """
+    given = [fact for fact in facts if isinstance(fact, Given)]
+    log = {(row.partition, row.offset): Lying(row.key, row.value, fact.at_us) for fact in given for row in fact.rows}
+    verdict = judge_group(GROUP, facts, log, published=published, keys=KEYS)
     again = [f"{verdict.repeated} messages came again, {verdict.marked} were marked"]
     return [*verdict.violations, *(again if verdict.repeated or verdict.marked else ())]
 

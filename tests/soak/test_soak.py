@@ -10,11 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.environment import Environment
-from tests.chaos.evidence import Consumed, Planned, Row, Times
+from tests.cast.publisher import key_of
+from tests.cast.sidecars import GROUP
 from tests.coordinator.test_housekeeping_process import HASTY
 from tests.soak.__main__ import told, write_document
-from tests.soak.run import Course, Outcome, misread, run
+from tests.soak.run import KEYS, Course, Outcome, misread, run
 from tests.soak.verdict import Sample, grown
+from tests.world.facts import Checkpointed, Given, Handled, Row
 
 FLAT = Sample(at_s=0, objects=100, bytes=500_000, head_bytes=9000, messages=6000, references=2, entries=20, plan_ms=1.5)
 
@@ -47,11 +49,14 @@ def test_what_grows_all_the_time_is_noticed(found: list[Sample], names: list[str
 
 
 def test_what_is_lost_or_comes_twice_is_noticed() -> None:
-    rows = [Row("soak", 1, n, 0, n, f"key{n}", n, False) for n in range(6)]
-    once = Consumed(rows, [Planned("soak", 1, 0, 1, 0, 6, 0, "soak")], {("soak", 1): Times(1.0, 2.0)})
-    assert misread(once, 6) == []
-    assert misread(once, 7) == ["missing: message 6 of 'key6'"]
-    assert misread(once._replace(rows=[*rows, rows[0]]), 6)[-1] == "1 messages came again, 0 were marked"
+    rows = tuple(Row(0, n, key_of(n, KEYS), str(n), False) for n in range(6))
+    given, handled = Given(2, 1, GROUP, "soak", "soak", rows), Handled(3, GROUP, "soak", rows)
+    end = Checkpointed(4, GROUP, 0, 1, "soak", "", 6, 0)
+    assert misread([given, handled, end], 6) == []
+    assert misread([given, handled, end], 7) == ["7 messages were published, the queue has 6"]
+    marked = given._replace(asked_us=2, at_us=3, rows=(rows[0]._replace(marked=True), *rows[1:]))
+    assert "twice and not marked" in misread([given, given._replace(asked_us=3, at_us=4), handled, end], 6)[0]
+    assert misread([marked, handled, end], 6) == ["0 messages came again, 1 were marked"]
 
 
 def test_the_section_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> None:

@@ -357,5 +357,5 @@ def story(plan: Plan, most: int) -> Iterator[str]:
     try:
         world.play()
     except BaseException as error:  # noqa: BLE001 - it was told already
-        yield from map(told, world.facts[-most:])
+        yield from (str(told(fact)) for fact in world.facts[-most:])
         yield f"{type(error).__name__}: {error}"
