@@ -2,9 +2,10 @@
 
 Mutants: `python -m tests.power draw` and `judge`, after a run of the suite told its reach:
 
-    PARTQ_REACH=build/reach python -m pytest -p tests.power.reach      (once for each suite; -n as scripts/test has)
+    PARTQ_REACH=build/reach python -m pytest -p tests.power.reach --ignore tests/world --ignore tests/scenarios
+    PARTQ_REACH=build/reach PARTQ_STRANDS=yes python -m pytest -p tests.power.reach tests/scenarios
     python -m tests.power draw --reach build/reach                     (once: the mutants stay the same ones)
-    python -m tests.power judge --reach build/reach --verdicts FILE --minutes 170
+    python -m tests.power judge --reach build/reach --verdicts FILE --minutes 170 [tests/world]
 
 The mutants of 2026-11-25 are in `mutants.json`, drawn from the suite of commit 7a059ad; its verdicts are in
 `old_verdicts.jsonl`: what it noticed, a later suite has to notice.
@@ -60,7 +61,7 @@ _NOT_THERE: Final = re.compile(r"^ERROR: .*not found.*", re.MULTILINE)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("draw", "judge", "guards", "repairs"))
-    parser.add_argument("steps", nargs="*", help="guards, repairs: what to run, each one text")
+    parser.add_argument("steps", nargs="*", help="what to run, each one text; for mutants in place of seeds")
     parser.add_argument("--only", default="", help="those with this in their name: of a mutant, its module")
     parser.add_argument("--without-seeds", action="store_true", help="mutants: they meet tests only")
     parser.add_argument("--reach", type=Path, help="what the plugin has written")
@@ -87,7 +88,7 @@ def main() -> int:
         sys.stdout.write(f"{len(lot)} mutants in {DRAWN.relative_to(ROOT)}\n")
         return 0
     mutants = [Mutant(**each) for each in json.loads(DRAWN.read_text())]
-    seeds = () if arguments.without_seeds else (SEEDS,)
+    seeds = () if arguments.without_seeds else arguments.steps or (SEEDS,)
     work = {each.name: partial(noticed_by, each, reach, seeds) for each in mutants if arguments.only in each.name}
     judge(work, arguments.verdicts, until_s=until_s, jobs=arguments.jobs)
     return 0

@@ -1,7 +1,8 @@
 """Which tests execute which lines of the deciding modules, and how long each takes: one run of a suite writes it down.
 
 A pytest plugin, loaded by `-p tests.power.reach` alone. With several processes each writes a file of its own into the
-folder of `PARTQ_REACH`; `read` joins them. Only what runs in the processes of pytest is seen, not what these start.
+folder of `PARTQ_REACH`; `read` joins them. Only what runs in the processes of pytest is seen, not what these start, and
+what runs in simulated strands only with `PARTQ_STRANDS=yes`, which makes all else several times slower.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 from tests.power.mutants import MODULES
 
 FOLDER: Final = "PARTQ_REACH"
+STRANDS: Final = "PARTQ_STRANDS"
 _JVM: Final = frozenset({"spark", "connect"})
 
 
@@ -44,9 +46,8 @@ class _Watch:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._jvm: set[str] = set()
         include = [str(root / (name if name.endswith(".py") else f"{name}/*.py")) for name in MODULES]
-        self._coverage = coverage.Coverage(
-            data_file=None, config_file=False, include=include, concurrency=["thread", "greenlet"]
-        )
+        concurrency = ["thread", "greenlet"] if os.environ.get(STRANDS) else ["thread"]
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=include, concurrency=concurrency)
         # The process that gives out the files runs no test.
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
         self._coverage.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,18 @@ ALL = [(kind, patch) for kind in ("guards", "repairs") for patch in patches(kind
 
 def test_names_are_each_ones_own() -> None:
     assert len({(kind, patch.name) for kind, patch in ALL}) == len(ALL)
+
+
+def test_what_notices_them_is_there() -> None:
+    """Whether it still notices is tried at night; a test that was renamed is found now."""
+    missing = []
+    for _, patch in ALL:
+        path, _, test = (patch.noticed_by or "").split(" -")[0].partition("::")
+        names = ast.walk(ast.parse((ROOT / path).read_text())) if test and (ROOT / path).is_file() else ()
+        found = {each.name for each in names if isinstance(each, ast.FunctionDef)}
+        if test and test.partition("[")[0] not in found:
+            missing.append((patch.name, patch.noticed_by))
+    assert not missing
 
 
 @pytest.mark.parametrize("patch", [patch for _, patch in ALL], ids=[f"{kind}: {patch.name}" for kind, patch in ALL])
