@@ -64,17 +64,20 @@ class World:
     def token(self) -> str:
         return f"{self.rng.getrandbits(64):016x}"
 
-    def effects(self, skew_s: float = 0.0) -> Effects:
+    def effects(self) -> Effects:
         return Effects(
-            now_s=lambda: self.now_s + skew_s,
+            now_s=lambda: self.now_s,
             time_us=lambda: int(self.now_s * 1e6),
             sleep=lambda _: None,
             uniform=self.rng.uniform,
             token=self.token,
         )
 
-    def coordinator(self, name: str = "c1", *, skew_s: float = 0.0) -> Coordinator:
-        made = Coordinator(self, name, skew_s)
+    def coordinator(
+        self, name: str = "c1", *, group: str = KEY.group, beside: Coordinator | None = None
+    ) -> Coordinator:
+        """`beside`: another group's, in whose process it is."""
+        made = Coordinator(self, name, KEY._replace(group=group), beside)
         self.coordinators.append(made)
         return made
 
@@ -162,17 +165,19 @@ class Coordinator:
 
     hook: Callable[[str], None] = staticmethod(lambda _: None)
 
-    def __init__(self, world: World, name: str, skew_s: float) -> None:
+    def __init__(self, world: World, name: str, key: GroupKey, beside: Coordinator | None) -> None:
         self.world = world
-        self.ownership = world.server.open()
-        effects = world.effects(skew_s)
+        self.key = key
+        self.ownership: MemoryOwnership = beside.ownership if beside is not None else world.server.open()
+        self.life: StoreLife = beside.life if beside is not None else StoreLife(self.ownership)
+        effects = world.effects()
         objects = HookedObjects(world.objects, self._reached)
         queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
-            KEY,
+            key,
             store=self.ownership,
-            life=StoreLife(self.ownership),
-            checkpoints=lambda facts: CheckpointStore(objects, KEY, facts.queue_id, since=facts.since, effects=effects),
+            life=self.life,
+            checkpoints=lambda facts: CheckpointStore(objects, key, facts.queue_id, since=facts.since, effects=effects),
             ends=lambda queue_id: queue.require(queue_id).next,
             facts_now=self.facts,
             settings=Settings(name=name),
@@ -183,7 +188,7 @@ class Coordinator:
 
     def facts(self) -> GroupFacts:
         head = self.world.queue.refresh()
-        return group_facts(head, head.groups[KEY.group])
+        return group_facts(head, head.groups[self.key.group])
 
     def _reached(self, verb: str) -> None:
         self.hook(verb)

@@ -50,20 +50,13 @@ class Scraped:
         self.world = world = World(partitions=2, config=AT_ONCE)
         sizes = LogSizes(inline_entries=4, fan_out=3)
         world.queue = QueueLog(world.objects, KEY.namespace, KEY.queue, world.effects(), sizes=sizes)
-        world.queue.refresh()
         self.coordinator = world.coordinator()
         self.heads = Heads(world.objects, KEY.namespace)
         self.tally = Tally()
         store = MeasuredStore(world.objects, self.tally.store)
-        effects = world.effects()
+        how = {"name": "c1", "namespace": "default"}
         self.figures = Figures(
-            self,
-            name="c1",
-            namespace="default",
-            store=store,
-            tally=self.tally,
-            effects=effects,
-            looks_most_s=looks_most_s,
+            self, store=store, tally=self.tally, effects=world.effects(), looks_most_s=looks_most_s, **how
         )
 
     def status(self) -> Status:
@@ -240,93 +233,86 @@ def test_flows_partitions_and_queue_are_told_as_they_are(scraped: Scraped) -> No
 
 
 def test_handoffs_are_counted_with_their_pause_and_what_comes_again() -> None:
-    """Two that drain, two of a flow that is lost, one that is forced; a flow that comes back is none."""
+    """Two of a flow that is lost, two that are forced; a flow that comes back is none."""
     world, a, b = two_flows(handoff_s=3.0)
     handoffs = world.coordinators[0].runtime.handoffs
-
-    def counted() -> dict[str, int]:
-        return {str(outcome): count for outcome, count in handoffs.ended.items() if count}
-
-    assert counted() == {"drained": 2}
-    assert (sum(handoffs.pause().counts), handoffs.redelivered) == (2, 0)
+    assert ({*handoffs.ended.items()} >= {(Outcome.DRAINED, 2), (Outcome.LOST, 0)}, handoffs.redelivered) == (True, 0)
     b.bind(b.mapping())
     world.settle()
     for number in a.mapping():
         assert a.deliver(number, 100)
     a.die()
     world.run(SESSION_S + 3)
-    assert counted() == {"drained": 2, "lost": 2}
-    assert handoffs.redelivered == 200
+    assert (handoffs.ended[Outcome.LOST], handoffs.redelivered) == (2, 200)
     for number in b.mapping():
         assert b.deliver(number, 200)
         b.acknowledge(number, 140)
     paused_s = handoffs.pause().sum
     world.flow("c")
     world.run(4)
-    assert counted() == {"drained": 2, "lost": 2, "forced": 2}
+    assert {each: count for each, count in handoffs.ended.items() if count} == {
+        Outcome.DRAINED: 2,
+        Outcome.LOST: 2,
+        Outcome.FORCED: 2,
+    }
     assert handoffs.redelivered == 320
     assert handoffs.pause().sum - paused_s == pytest.approx(6, abs=1)
-    assert len(handoffs.pause().counts) == len(PAUSE.bounds) + 1
+    assert (len(handoffs.pause().counts), sum(handoffs.pause().counts)) == (len(PAUSE.bounds) + 1, 6)
 
 
-A, B, C = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
+def partition_of(words: str) -> Partition | None:
+    """`owned a1`, `free 2`, `paused a1 b`, `fencing a1 b2`: from whom at which epoch, to whom at which; `gone`."""
+    phase, *who = words.split()
+    owner, epoch = named(who[0]) if who else (None, 0)
+    to, to_epoch = named(who[1]) if len(who) > 1 else (None, 0)
+    if phase == "gone":
+        return None
+    deadline_s = 13.0 if phase == "paused" else None
+    return Partition(
+        partition=0, phase=Phase(phase), epoch=epoch, owner=owner, to=to, to_epoch=to_epoch, deadline_s=deadline_s
+    )
 
 
-def state(partition: Partition | None, *bound: Owner) -> GroupState:
-    flows = {owner.flow: Flow(name=owner.flow, instance=owner.instance, bound=True, since=0) for owner in bound}
-    partitions = {0: partition} if partition is not None else {}
-    return GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions=partitions, flows=flows)
-
-
-def fencing(to: Owner | None, to_epoch: int, *, owner: Owner | None = A, epoch: int = 1) -> Partition:
-    return Partition(partition=0, phase=Phase.FENCING, epoch=epoch, owner=owner, to=to, to_epoch=to_epoch)
-
-
-def owned(owner: Owner, epoch: int) -> Partition:
-    return Partition(partition=0, phase=Phase.OWNED, epoch=epoch, owner=owner)
-
-
-BEGIN = (0.0, owned(A, 1))
-PAUSED = (10.0, Partition(partition=0, phase=Phase.PAUSED, epoch=1, owner=A, to=B, deadline_s=13.0))
-FENCED, DONE = (12.0, fencing(B, 2)), (12.5, owned(B, 2))
-LATE = (13.0, fencing(B, 2)), (13.5, owned(B, 2))
-FREED = (1.0, fencing(None, 2)), (2.0, Partition(partition=0, phase=Phase.FREE, epoch=2))
-GIVEN = (3.0, fencing(B, 3, owner=None, epoch=2)), (4.0, owned(B, 3))
+def named(word: str) -> tuple[Owner | None, int]:
+    """`a1`: flow a at epoch 1; `-2`: nobody at epoch 2."""
+    return (None if word[0] == "-" else Owner(word[0], "i")), int(word[1:] or 0)
 
 
 @pytest.mark.parametrize(
     ("steps", "drained_s", "bound", "ended"),
     [
-        ((BEGIN, PAUSED, FENCED, DONE), 12.0, (A, B), (Outcome.DRAINED, 2.5)),
-        ((BEGIN, PAUSED, *LATE), 0.0, (A, B), (Outcome.FORCED, 3.5)),
-        ((BEGIN, PAUSED, FENCED, DONE), 0.0, (B,), (Outcome.LOST, 2.5)),
-        ((BEGIN, PAUSED, FENCED, DONE), 0.0, (A, B), (Outcome.OTHER, 2.5)),
-        ((BEGIN, PAUSED, (11.0, owned(A, 1))), 0.0, (A, B), (Outcome.KEPT, 1.0)),
-        ((BEGIN, FENCED, DONE), 0.0, (A, B), (Outcome.FORCED, 0.5)),
-        ((BEGIN, FENCED, DONE), 0.0, (B,), (Outcome.LOST, 0.5)),
+        ("0 owned a1, 10 paused a1 b, 12 fencing a1 b2, 12.5 owned b2", 12.0, "ab", (Outcome.DRAINED, 2.5)),
+        ("0 owned a1, 10 paused a1 b, 13 fencing a1 b2, 13.5 owned b2", 0.0, "ab", (Outcome.FORCED, 3.5)),
+        ("0 owned a1, 10 paused a1 b, 12 fencing a1 b2, 12.5 owned b2", 0.0, "b", (Outcome.LOST, 2.5)),
+        ("0 owned a1, 10 paused a1 b, 12 fencing a1 b2, 12.5 owned b2", 0.0, "ab", (Outcome.OTHER, 2.5)),
+        ("0 owned a1, 10 paused a1 b, 11 owned a1", 0.0, "ab", (Outcome.KEPT, 1.0)),
+        ("0 owned a1, 12 fencing a1 b2, 12.5 owned b2", 0.0, "ab", (Outcome.FORCED, 0.5)),
+        ("0 owned a1, 12 fencing a1 b2, 12.5 owned b2", 0.0, "b", (Outcome.LOST, 0.5)),
         # A third flow gets it after the first pause began.
         (
-            (BEGIN, PAUSED, (11.0, fencing(B, 2)), (12.0, fencing(C, 3)), (14.0, owned(C, 3))),
-            11.0,
-            (A, B),
-            (Outcome.DRAINED, 4.0),
+            "0 owned a1, 10 paused a1 b, 11 fencing a1 b2, 12 fencing a1 c3, 14 owned c3",
+            *(11.0, "ab", (Outcome.DRAINED, 4.0)),
         ),
         # No handoffs: what was nobody's, what comes back to its flow, what was removed.
-        ((BEGIN, *FREED, *GIVEN), 0.0, (A, B), None),
-        ((BEGIN, (1.0, fencing(Owner("a", "a2"), 1)), (2.0, owned(A, 1))), 0.0, (A, B), None),
-        ((BEGIN, PAUSED, (11.0, None)), 0.0, (A, B), None),
+        ("0 owned a1, 1 fencing a1 -2, 2 free -2, 3 fencing -2 b3, 4 owned b3", 0.0, "ab", None),
+        ("0 owned a1, 1 fencing a1 a1, 2 owned a1", 0.0, "ab", None),
+        ("0 owned a1, 10 paused a1 b, 11 gone", 0.0, "ab", None),
     ],
 )
 def test_each_way_through_the_table_has_its_outcome(
-    steps: tuple[tuple[float, Partition | None], ...],
-    drained_s: float,
-    bound: tuple[Owner, ...],
-    ended: tuple[Outcome, float] | None,
+    steps: str, drained_s: float, bound: str, ended: tuple[Outcome, float] | None
 ) -> None:
+    flows = {name: Flow(name=name, instance="i", bound=True, since=0) for name in bound}
+    states: list[tuple[float, GroupState]] = []
+    for step in steps.split(", "):
+        at_s, _, words = step.partition(" ")
+        partition = partition_of(words)
+        partitions = {0: partition} if partition is not None else {}
+        state = GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions=partitions, flows=flows)
+        states.append((float(at_s), state))
     begun: dict[int, Begun] = {}
     found: list[Ended] = []
-    for (_, before), (now_s, after) in pairwise(steps):
-        drained = {0} if now_s == drained_s else set()
-        found += follow(begun, state(before, *bound), state(after, *bound), drained, now_s)
+    for (_, before), (now_s, after) in pairwise(states):
+        found += follow(begun, before, after, {0} if now_s == drained_s else set(), now_s)
     assert found == ([Ended(partition=0, outcome=ended[0], pause_s=ended[1])] if ended is not None else [])
     assert begun == {}

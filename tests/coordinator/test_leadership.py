@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from random import Random
@@ -25,68 +24,55 @@ A: Final = Owner("a", "a1")
 
 # --- silence ----------------------------------------------------------------------------------------------------------
 
+Look = tuple[float, float, Hashable, float, bool]
+"""When it was asked, when the answer was heard, what it was (None: nothing was there), for how long the watched has
+stood still then, and whether the look was late."""
 
-def look(detector: FailureDetector[str], at_s: float, heard_s: float = math.nan, **values: Hashable) -> bool:
-    """A look whose answer comes at once, or when it was heard."""
-    return detector.look(values, asked_s=at_s, heard_s=at_s if math.isnan(heard_s) else heard_s)
-
-
-@pytest.fixture
-def detector() -> FailureDetector[str]:
-    return FailureDetector[str](frozen_after_s=3.0)
-
-
-def test_what_moves_is_not_still(detector: FailureDetector[str]) -> None:
-    for second in range(10):
-        assert not look(detector, float(second), a=second, b=0)
-    assert (detector.still_s("a"), detector.still_s("b"), detector.longest_still_s()) == (0.0, 9.0, 9.0)
-    assert detector.still_s("never seen") == 0.0
-
-
-def test_only_what_was_observed_counts(detector: FailureDetector[str]) -> None:
-    look(detector, 0.0, 0.5, a=1)
-    assert detector.still_s("a") == detector.longest_still_s() == 0.0, "one look tells nothing"
-    look(detector, 2.0, 3.4, a=1)
-    assert detector.still_s("a") == detector.longest_still_s() == 1.5, "it may have moved since the question arrived"
-    look(detector, 3.5, 3.6, a=1)
-    assert detector.still_s("a") == 3.0
-    look(detector, 4.0, a=2)
-    assert detector.still_s("a") == 0.0, "a new value begins anew"
-    look(detector, 5.0)
-    look(detector, 6.0, a=2)
-    look(detector, 6.5, a=2)
-    assert detector.still_s("a") == 0.5, "who is missing is forgotten"
-
-
-@pytest.mark.parametrize("slept_s", [3.5, 3600.0])
-def test_of_the_time_that_a_watcher_did_not_look_a_second_counts(
-    detector: FailureDetector[str], slept_s: float
-) -> None:
-    look(detector, 0.0, a=1)
-    look(detector, 0.5, a=1)
-    assert look(detector, 0.5 + slept_s, a=1)
-    assert detector.still_s("a") == detector.longest_still_s() == 1.5
-    assert not look(detector, 3.5 + slept_s, a=1), "at the bound it is still a look in time"
-    assert detector.still_s("a") == detector.longest_still_s() == 4.5
-    impatient = FailureDetector[str](frozen_after_s=0.3)
-    look(impatient, 0.0, a=1)
-    look(impatient, slept_s, a=1)
-    assert impatient.still_s("a") == pytest.approx(0.1), "a short patience counts a part of itself"
+LOOKS: Final[dict[str, tuple[float, list[Look]]]] = {
+    "what moves is not still": (3.0, [(n, n, n, 0.0, False) for n in range(10)]),
+    "only what was observed counts": (
+        3.0,
+        [
+            (0.0, 0.5, 1, 0.0, False),  # one look tells nothing
+            (2.0, 3.4, 1, 1.5, False),  # it may have moved since the question arrived
+            (3.5, 3.6, 1, 3.0, False),
+            (4.0, 4.0, 2, 0.0, False),  # a new value begins anew
+            (5.0, 5.0, None, 0.0, False),
+            (6.0, 6.0, 2, 0.0, False),  # who is missing is forgotten
+            (6.5, 6.5, 2, 0.5, False),
+        ],
+    ),
+    "of the time that a watcher did not look a second counts": (
+        3.0,
+        [
+            (0.0, 0.0, 1, 0.0, False),
+            (0.5, 0.5, 1, 0.5, False),
+            (3600.5, 3600.5, 1, 1.5, True),
+            (3603.5, 3603.5, 1, 4.5, False),  # at the bound it is still a look in time
+            (3607.0, 3607.0, 1, 5.5, True),
+        ],
+    ),
+    "a short patience counts a part of itself": (0.3, [(0.0, 0.0, 1, 0.0, False), (3.5, 3.5, 1, 0.1, True)]),
+    "a late answer counts no more than a late look": (
+        3.0,
+        [(0.0, 0.0, 1, 0.0, False), (0.1, 60.0, 1, 0.0, True), (61.0, 61.0, 1, 2.0, False)],
+    ),
+    "looks that all come late find the silent in the end": (
+        3.0,
+        [(n * 3.2, n * 3.2, 1, float(n), n > 0) for n in range(12)],
+    ),
+}
 
 
-def test_a_late_answer_counts_no_more_than_a_late_look(detector: FailureDetector[str]) -> None:
-    look(detector, 0.0, a=1)
-    assert look(detector, 0.1, 60.0, a=1)
-    assert detector.still_s("a") == detector.longest_still_s() == 0.0
-    look(detector, 61.0, a=1)
-    assert detector.still_s("a") == detector.longest_still_s() == 2.0
-
-
-def test_looks_that_all_come_late_find_the_silent_in_the_end(detector: FailureDetector[str]) -> None:
-    for number in range(12):
-        assert look(detector, number * 3.2, dead=0, living=number) == (number > 0)
-        assert detector.still_s("living") == 0.0
-    assert detector.still_s("dead") == pytest.approx(11.0)
+@pytest.mark.parametrize("case", LOOKS, ids=lambda case: case.replace(" ", "-"))
+def test_for_how_long_somebody_was_silent(case: str) -> None:
+    patience_s, looks = LOOKS[case]
+    detector = FailureDetector[str](frozen_after_s=patience_s)
+    for number, (asked_s, heard_s, value, still_s, late) in enumerate(looks):
+        values = {"living": number, **({} if value is None else {"a": value})}
+        assert detector.look(values, asked_s=asked_s, heard_s=heard_s) == late, number
+        assert detector.still_s("a") == detector.longest_still_s() == pytest.approx(still_s), number
+        assert detector.still_s("living") == detector.still_s("never seen") == 0.0
 
 
 # --- the lease --------------------------------------------------------------------------------------------------------
@@ -178,8 +164,11 @@ def test_of_two_who_take_it_at_once_one_leads(stage: Stage) -> None:
     assert (first.held, stage.lease().name) == (False, "c2")
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("taken", [False, True], ids=["the request", "the answer"])
-def test_a_lease_whose_taking_got_no_answer_is_asked_for_again(stage: Stage, taken: bool) -> None:
+def test_a_lease_whose_taking_got_no_answer_is_asked_for_again_or_given_up(
+    stage: Stage, taken: bool, gives_up: bool
+) -> None:
     only, other = stage.leader("c1"), stage.leader("c2")
 
     def lose(verb: str) -> None:
@@ -191,27 +180,15 @@ def test_a_lease_whose_taking_got_no_answer_is_asked_for_again(stage: Stage, tak
     with pytest.raises(Unavailable):
         only.look(())
     assert not only.held
+    if gives_up:
+        only.release()
+        assert stage.store.read_lease(KEY) is None, "who does not know whether it leads leaves nothing behind"
+        return
     if taken:
         assert other.look(()) is None
     assert only.look(()) is not None
-    reason = "the answer to taking it had been lost" if taken else "it was free"
-    assert stage.told == [("lease_taken", reason)]
+    assert stage.told == [("lease_taken", "the answer to taking it had been lost" if taken else "it was free")]
     assert stage.lease().beat == 1
-
-
-def test_who_gives_up_while_it_does_not_know_whether_it_leads_leaves_nothing_behind(stage: Stage) -> None:
-    only = stage.leader("c1")
-
-    def lose(verb: str) -> None:
-        if verb == "take_lease":
-            stage.server.after = lambda _: None
-            raise Unavailable("lost")
-
-    stage.server.after = lose
-    with pytest.raises(Unavailable):
-        only.look(())
-    only.release()
-    assert stage.store.read_lease(KEY) is None
 
 
 def test_a_new_leader_grants_every_flow_a_full_period_and_one_that_froze_grants_it_again(stage: Stage) -> None:

@@ -17,14 +17,11 @@ from coordinator.core.actions import Action
 from coordinator.core.events import Event, FlowBound
 from coordinator.core.machine import decide
 from coordinator.heads import group_facts
-from coordinator.leadership import StoreLife
-from coordinator.runtime import GroupRuntime
-from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt, Fenced, Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.codec import encode_state
 from partq_spark.group.documents.memory import Stored
-from partq_spark.group.model import GroupKey, GroupState, Owner, Phase, RebalanceStatus
+from partq_spark.group.model import GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
@@ -67,38 +64,6 @@ def test_a_decision_that_did_not_hold_is_not_told() -> None:
     assert all(facts.get("reason") for _, event, facts in world.log if event in decisions)
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("OWN-05")
-@pytest.mark.parametrize("skew_s", [-600.0, 600.0])
-def test_clocks_that_differ_by_ten_minutes_change_nothing(skew_s: float) -> None:
-    """The same run with and without skew, a leader change and a holddown in it: the same decisions at the same time."""
-
-    def decisions(skew_s: float) -> list[tuple[str, float]]:
-        world = World(config=QueueConfig(rebalance_delay_s=5.0))
-        told: list[tuple[str, float]] = []
-
-        def log(_level: str, event: str, /, **facts: object) -> None:
-            told.append((f"{event} {facts.get('partition')} {facts.get('flow')} {facts.get('status')}", world.now_s))
-
-        world.log = log  # type: ignore[assignment]
-        first = world.coordinator("c1")
-        world.coordinator("c2", skew_s=skew_s)
-        world.flow("a")
-        world.settle()
-        world.flow("b")
-        world.run(2)
-        first.stopped = True
-        world.run(12)
-        world.flows[0].die()
-        world.run(40)
-        assert world.counts() == {"b": 4}
-        return told
-
-    assert decisions(skew_s) == decisions(0.0)
-
-
 def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
     world = World(partitions=600, config=AT_ONCE)
     coordinator = world.coordinator()
@@ -113,9 +78,6 @@ def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
         since = 0 if call == "renew_lease" else since + (call == "objects.swap")
         most = max(most, since)
     assert 0 < most <= 250
-
-
-# --- who leaves -------------------------------------------------------------------------------------------------------
 
 
 def test_a_flow_that_was_forgotten_does_not_come_back_by_what_is_remembered() -> None:
@@ -158,9 +120,6 @@ def test_a_leader_that_was_replaced_before_it_forgets_a_flow_forgets_nobody() ->
     world.run(SESSION_S * 3)
     assert kept == [True]
     assert "b" not in world.server.records_of(KEY), "forgotten under the state as it is by now"
-
-
-# --- what is adopted --------------------------------------------------------------------------------------------------
 
 
 def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
@@ -217,49 +176,32 @@ def test_records_that_were_read_across_a_restart_are_not_used() -> None:
     """Two groups share a connection. The store is restarted with an old copy while one of them reads its records, and
     the other one has acknowledged the restart: the store then answers the first without a word.
     """
-    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0))
+    world = World(partitions=2, config=AT_ONCE)
     world.published(1000)
-    other = GroupKey("default", "orders", "other")
-    admin.create_group(world.queue, other.group, (0, 0))
-    ownership = world.server.open()
-    life = StoreLife(ownership)
-    runtimes = [
-        GroupRuntime(
-            key,
-            store=ownership,
-            life=life,
-            checkpoints=lambda _, key=key: lifecycle.checkpoints_of(world.queue, key.group),  # type: ignore[misc]
-            ends=lambda queue_id: world.queue.require(queue_id).next,
-            settings=Settings(name="c1"),
-            effects=world.effects(),
-            log=world.log,
-        )
-        for key in (KEY, other)
-    ]
-    head = world.queue.refresh()
-    facts = [group_facts(head, head.groups[key.group]) for key in (KEY, other)]
+    admin.create_group(world.queue, "other", (0, 0))
+    first = world.coordinator("c1")
+    second = world.coordinator("c1", group="other", beside=first)
     a = world.flow("a")
-    for runtime, each in zip(runtimes, facts, strict=True):
-        runtime.step(each)
+    first.step()
+    second.step()
     old = world.server.snapshot()
     for number in (0, 1):
         assert a.deliver(number, 500)
     a.unbind()
     world.flow("b")
-    reads = 0
+    reads: list[str] = []
 
     def restart(verb: str) -> None:
-        nonlocal reads
-        reads += verb == "read_flows"
-        if verb == "read_flows" and reads == 2:  # the one before the fences
-            world.server.before = lambda _: None
+        reads.extend([verb] if verb == "read_flows" else [])
+        if verb == "read_flows" and len(reads) == 2:  # the one before the fences
+            del first.hook
             world.server.restore(old)
-            assert runtimes[1].step(facts[1]) < 1.0
-            runtimes[1].step(facts[1])
+            for _ in range(2):
+                assert second.runtime.step(second.facts()) <= 1.0
 
-    world.server.before = restart
-    runtimes[0].step(facts[0])
-    assert reads == 2
+    first.hook = restart
+    first.step()
+    assert len(reads) == 2
     assert {each.owner for each in world.checkpoints().values()} == {a.owner}, "nothing was fenced by an old copy"
 
 
@@ -312,9 +254,6 @@ def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str
     world.settle()
     assert {flow: flow.mapping() for flow in (a, b)} == mappings
     assert world.state().status is RebalanceStatus.READY
-
-
-# --- the store loses one record ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("OWN-03")
@@ -397,3 +336,81 @@ def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
     assert [facts["partition"] for facts in world.log.of("checkpoint_repaired")] == [number]
     assert world.counts() == {"a": 2, "b": 2}
     assert world.checkpoints()[number].epoch > 2
+
+
+def test_a_flow_of_a_former_queue_is_not_taken_in_nor_one_whose_record_is_gone_kept() -> None:
+    """The former one's record lies under the same names, and it lives. The other one binds anew if it lives."""
+    world = World(partitions=2)
+    coordinator = world.coordinator()
+    flow = world.flow("a")
+    world.settle()
+    store = world.server.open()
+    (record,) = store.read_flows(KEY).values()
+    store.bind(KEY, replace(record, flow="b", instance="b1", queue_id="former", mapping={}), replaces=None)
+    world.run(5)
+    assert [*world.state().flows] == ["a"]
+    state = world.server.state_of(KEY)
+    assert state is not None
+    assert store.forget_flow(KEY, "a", flow.instance, state_token=state.token)
+    flow.die()
+    world.now_s += 1.0
+    coordinator.step()
+    assert not world.state().flows["a"].bound
+
+
+def test_records_of_a_former_life_of_the_store_are_removed_and_ownership_follows_the_state() -> None:
+    world = World(partitions=2)
+    world.coordinator()
+    flow = world.flow("a")
+    world.settle()
+
+    def owned() -> list[tuple[Owner | None, int]]:
+        return [(each.owner, each.epoch) for _, each in sorted(world.server.open().list_ownership(KEY).items())]
+
+    assert owned() == [(flow.owner, 1)] * 2
+    flow.die()
+    world.server.incarnation = "another"
+    world.settle()
+    world.run(SESSION_S * 2 + 10)
+    assert world.server.open().read_flows(KEY) == {}
+    assert world.state().flows == {}
+    assert owned() == [(None, 2)] * 2
+
+
+def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> None:
+    world = World()
+    only = world.coordinator()
+    world.flow("a")
+    world.run(3)
+    store = world.server.open()
+    document = store.read_state(KEY)
+    assert isinstance(document, StateDocument)
+    store.swap_state(KEY, document.body, token="somebody", expected=document.token)
+    only.step()
+    assert "another coordinator wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
+    after = world.server.state_of(KEY)
+    assert after is not None
+    assert after.token != "somebody", "from now on that one's swaps fail"
+
+
+def test_a_rewind_that_could_not_be_looked_for_is_looked_for_again_and_goes_to_whom_the_partition_does() -> None:
+    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0))
+    coordinator = world.coordinator()
+    a = world.flow("a")
+    world.settle()
+    world.published(100)
+    for number in (0, 1):
+        assert a.deliver(number, 100)
+        a.acknowledge(number, 50)
+    b = world.flow("b")
+    world.settle()
+    (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
+    lifecycle.checkpoints_of(world.queue, KEY.group).rewind(paused, 20, fence=True, delivered=100)
+    admin.count_rewind(world.queue, KEY.group)
+    coordinator.at("objects.list", raising(ConnectionError("no answer")))
+    with pytest.raises(ConnectionError):
+        coordinator.step()
+    world.run(1)
+    after = world.checkpoints()[paused]
+    assert (after.owner, after.offset, after.redelivered_below) == (b.owner, 20, 100)
+    assert world.counts() == {"a": 1, "b": 1}

@@ -59,19 +59,9 @@ class Turns:
         self.threads = Later()
         self.schedule = Schedule(effects=Effects(now_s=lambda: self.now_s, uniform=middle), log=self.log)
 
-    def job(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:
-        return Job(
-            step,
-            self.threads,
-            retry_most_s=5.0,
-            failed="job_failed",
-            recovered="job_recovered",
-            leader=leader,
-            job="the job",
-        )
-
     def add(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:
-        made = self.job(step, leader)
+        words = {"failed": "job_failed", "recovered": "job_recovered", "job": "the job"}
+        made = Job(step, self.threads, retry_most_s=5.0, leader=leader, **words)
         self.schedule.add(made)
         return made
 
@@ -104,7 +94,7 @@ def turns() -> Turns:
 @pytest.fixture
 def entry(turns: Turns) -> Job:
     """One that was done a moment ago, and is due in a second."""
-    made = turns.job()
+    made = turns.add()
     made.stepped(1.0, 100.0)
     return made
 
@@ -136,7 +126,7 @@ def test_a_flood_of_news_is_looked_at_ten_times_a_second(entry: Job) -> None:
     assert 18 <= looks <= 27
 
 
-def test_pauses_after_failures_grow_and_are_not_cut_short(entry: Job) -> None:
+def test_pauses_after_failures_grow_are_not_cut_short_and_the_same_trouble_is_told_once_a_minute(entry: Job) -> None:
     pauses = []
     for _ in range(8):
         entry.failed("away", 100.0, middle)
@@ -145,12 +135,9 @@ def test_pauses_after_failures_grow_and_are_not_cut_short(entry: Job) -> None:
     assert pauses == [0.075, 0.15, 0.3, 0.6, 1.2, 2.4, 3.75, 3.75]
     assert entry.stepped(1.0, 200.0) == 8
     assert entry.retry.failures == 0
-
-
-def test_the_same_trouble_is_told_once_a_minute(entry: Job) -> None:
-    told = [entry.failed("away", 100.0 + second, middle) for second in range(125)]
+    told = [entry.failed("away", 300.0 + second, middle) for second in range(125)]
     assert [second for second, tell in enumerate(told) if tell] == [0, 60, 120]
-    assert entry.failed("another", 226.0, middle)
+    assert entry.failed("another", 426.0, middle)
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
@@ -215,18 +202,6 @@ def test_whatever_happens_a_job_begins_when_it_is_due_not_before_and_never_twice
         assert all(one.running for one in due)
         turns.now_s += rng.choice((0.0, 0.05, 0.2, 0.7))
     assert begun
-
-
-def test_a_job_that_is_due_when_it_was_to_be_due_before_begins_once(turns: Turns) -> None:
-    one = turns.add()
-    for _ in range(2):
-        assert turns.turn() == 1
-        turns.run()  # it is due in a second
-        turns.schedule.wake(one)
-    assert turns.turn() == 1
-    turns.run()
-    turns.now_s += 1.0
-    assert turns.turn() == 1
 
 
 def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself(turns: Turns) -> None:
