@@ -8,34 +8,35 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
-from typing import TypeVar
+from typing import Literal, NoReturn
 
 import pyarrow as pa
 
 from partq_spark.base.effects import Effects
+from partq_spark.base.errors import Unavailable
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
-from partq_spark.log.housekeeping import Collected, collect
-from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
+from partq_spark.log.housekeeping import Collected, collect, trim
+from partq_spark.log.model import Head, QueueConfig, StageFloor
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.restaging import publish_tasks
-from partq_spark.log.segment import Stager
+from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES
-from partq_spark.log.staged import Stage, Staged, StagedSegment, StagedSlice, stage_of
+from partq_spark.log.staged import Stage, StagedSegment, StagedSlice, stage_of
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
-from tests.support.way import Hook
+from tests.support.way import Hook, Hooked
 
-T = TypeVar("T")
 Row = tuple[str | None, bytes]
 
 BEGIN_US = 1_790_000_000_000_000
 HOUR_US = 3_600_000_000
 GRACE_US = 24 * HOUR_US
+HEAD = "_head.json"
 
 
 class Clock:
@@ -79,6 +80,27 @@ class World:
             store or self.store, "default", name, effects, retry_timeout_s=retry_timeout_s, sizes=self.sizes
         )
 
+    def hooked(
+        self, when: Literal["before", "after"], kind: str, action: Callable[[], object], end: str = HEAD
+    ) -> Hooked:
+        """A way to the store on which something happens at the first such call of a name that ends so."""
+        made = Hooked(self.store)
+        setattr(made, when, once(kind, end, action))
+        return made
+
+    def meeting(
+        self, when: Literal["before", "after"], kind: str, action: Callable[[], object], end: str = HEAD
+    ) -> QueueLog:
+        """A handle on such a way."""
+        return self.handle(store=self.hooked(when, kind, action, end))
+
+    def numbered(self, publishes: int, rows: int = 1) -> QueueLog:
+        """A queue of one partition; its message n has the value n."""
+        queue = self.create(1)
+        for number in range(publishes):
+            send(queue, values(*range(number * rows, number * rows + rows)))
+        return queue
+
 
 # --- publishing -------------------------------------------------------------------------------------------------------
 
@@ -92,10 +114,13 @@ def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
     )
 
 
-def staged(queue: QueueLog, stage: Stage, rows: Sequence[Row], seed: str = "test") -> list[StagedSegment]:
-    """One task's segment."""
-    with Stager(queue.store, stage, seed=seed) as stager:
-        stager.add(batch_of(rows))
+def staged(
+    queue: QueueLog, stage: Stage, rows: Sequence[Row], seed: str = "test", run_bytes: int = RUN_BYTES
+) -> list[StagedSegment]:
+    """One task's segment, which gets its rows some at a time."""
+    with Stager(queue.store, stage, seed=seed, run_bytes=run_bytes) as stager:
+        for start in range(0, len(rows), 20):
+            stager.add(batch_of(rows[start : start + 20]))
         segment = stager.finish()
     return [segment] if segment is not None else []
 
@@ -165,33 +190,32 @@ def rounds(world: World, number: int, queue: QueueLog | None = None) -> list[Col
     return done
 
 
+def trim_all(world: World) -> None:
+    """What another process may do."""
+    queue = world.handle()
+    trim(queue, queue.refresh().next)
+
+
+def raise_floor(queue: QueueLog, sequence: int) -> Head:
+    """As collection does; the next floor is far away."""
+    floor = StageFloor(sequence=sequence, next_sequence=sequence, next_time_us=BEGIN_US)
+    return queue.change(lambda head: replace(head, floor=floor, sequence=max(head.sequence + 1, sequence)))
+
+
+def flip(world: World, name: str, position: int) -> None:
+    """Damage one bit of a blob."""
+    data = bytearray(world.store.read(name))
+    data[position] ^= 0x10
+    world.store.delete(name)
+    world.store.create(name, bytes(data))
+
+
 # --- heads without a store --------------------------------------------------------------------------------------------
 
 
 def empty_head(partitions: int) -> Head:
     """A queue as it is created."""
     return Head.created("default", "orders", "00112233445566ff", partitions, config=QueueConfig(), now_us=BEGIN_US)
-
-
-def floor(sequence: int) -> StageFloor:
-    """Below which nothing can be published any more; the next one is far away."""
-    return StageFloor(sequence=sequence, next_sequence=sequence, next_time_us=BEGIN_US)
-
-
-class Chunks:
-    """Where chunks go when there is no store. `loaded` names those that were asked for."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-        self.loaded: list[str] = []
-
-    def create(self, name: str, data: bytes) -> None:
-        assert name not in self.data
-        self.data[name] = data
-
-    def load(self, ref: ChunkRef) -> bytes:
-        self.loaded.append(ref.name)
-        return self.data[ref.name]
 
 
 # --- what steps in ----------------------------------------------------------------------------------------------------
@@ -208,6 +232,11 @@ def once(kind: str, name_end: str, action: Callable[[], object]) -> Hook:
     return hook
 
 
+def lost() -> NoReturn:
+    """The store is away, or its answer."""
+    raise Unavailable("no answer (test)")
+
+
 def document_of(store: ObjectStore, name: str) -> bytes:
     """A document's body."""
     document = store.load(name)
@@ -219,20 +248,6 @@ def head_of(store: ObjectStore, name: str = "orders") -> Head:
     """A queue's head, read by nobody's handle."""
     path = f"default/{name}/_head.json"
     return codec.decode_head(document_of(store, path), path)
-
-
-def publish_staged(
-    queue: QueueLog,
-    stage: Stage,
-    segments: Sequence[StagedSegment],
-    identity: PublishIdentity | None = None,
-    *,
-    seed: str,
-    compression: str = "lz4",
-) -> PublishResult:
-    """`publish_tasks` for segments that were staged for one layout."""
-    staged = [Staged(stage, segment) for segment in segments]
-    return publish_tasks(queue, staged, identity, seed=seed, compression=compression)
 
 
 def through(store: ObjectStore, queue: QueueLog) -> QueueLog:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
-from partq_spark.log.model import Group, QueueConfig, group_start
+from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import QueueLog
-from tests.log.queues import World, document_of, head_of, once, read_flat, send, values
+from tests.log.queues import World, document_of, head_of, lost, read_flat, send, values
 from tests.support.way import Hooked
-
-HEAD = "_head.json"
-
-
-def unavailable() -> None:
-    raise Unavailable("the answer was lost (test)")
-
 
 # --- creating ---------------------------------------------------------------------------------------------------------
 
@@ -48,23 +41,23 @@ def test_a_queue_is_created_once(world: World) -> None:
 
 
 def test_of_two_who_create_one_queue_one_wins(world: World) -> None:
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", HEAD, lambda: world.create(7))
+    hooked = world.hooked("before", "swap", lambda: world.create(7))
     with pytest.raises(Invalid, match="exists already with 7 partitions"):
         admin.create_queue(hooked, "default", "orders", 3, None, world.clock.effects())
     assert head_of(world.store).partitions == 7
 
 
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_creation_whose_answer_is_lost_is_created_once(world: World, landed: bool) -> None:
-    hooked = Hooked(world.store)
-    if landed:
-        hooked.after = once("swap", HEAD, unavailable)
-    else:
-        hooked.before = once("swap", HEAD, unavailable)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_creation_or_deletion_whose_request_or_answer_is_lost_is_made_once(
+    world: World, when: Literal["before", "after"]
+) -> None:
+    hooked = world.hooked(when, "swap", lost)
     queue = admin.create_queue(hooked, "default", "orders", 3, None, world.clock.effects())
     assert queue.head == head_of(world.store)
-    assert sum(kind == "swap" for kind, _ in hooked.calls) == (1 if landed else 2)
+    assert sum(kind == "swap" for kind, _ in hooked.calls) == (1 if when == "after" else 2)
+    send(world.handle(), values(1))
+    admin.delete_queue(world.meeting(when, "remove", lost))
+    assert list(world.store.list("")) == []
 
 
 def test_each_attempt_of_a_creation_has_an_id_of_its_own(world: World) -> None:
@@ -76,7 +69,7 @@ def test_each_attempt_of_a_creation_has_an_id_of_its_own(world: World) -> None:
     def record(name: str, content: Any, *, expected: str | None) -> str:
         sent.append(content)
         if len(sent) < 3:
-            unavailable()
+            lost()
         return swap(name, content, expected=expected)
 
     hooked.swap = record  # type: ignore[method-assign]
@@ -87,12 +80,7 @@ def test_each_attempt_of_a_creation_has_an_id_of_its_own(world: World) -> None:
 
 def test_creating_ends_within_the_time_out(world: World) -> None:
     hooked = Hooked(world.store)
-
-    def lose(kind: str, name: str) -> None:
-        if kind == "swap":
-            unavailable()
-
-    hooked.before = lose
+    hooked.before = lambda kind, name: lost() if kind == "swap" else None
     with pytest.raises(Unavailable):
         admin.create_queue(hooked, "default", "orders", 3, None, world.clock.effects(), retry_timeout_s=10)
 
@@ -147,9 +135,6 @@ def test_names_that_no_queue_namespace_or_group_can_have_are_refused(world: Worl
         assert world.create(name=good).name == good.lower()
 
 
-# --- what is not allowed ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.conformance("OBS-06")
 @pytest.mark.parametrize("value", [1e9, True, -1, 2**63, "1", [1]])
 def test_a_head_that_nobody_could_read_is_not_written(world: World, value: Any) -> None:
@@ -179,51 +164,35 @@ def test_a_deleted_queue_leaves_nothing(world: World) -> None:
         admin.delete_queue(world.handle())
 
 
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_deletion_whose_answer_is_lost_is_finished(world: World, landed: bool) -> None:
-    send(world.create(), values(1))
-    hooked = Hooked(world.store)
-    if landed:
-        hooked.after = once("remove", HEAD, unavailable)
-    else:
-        hooked.before = once("remove", HEAD, unavailable)
-    admin.delete_queue(world.handle(store=hooked))
-    assert list(world.store.list("")) == []
-
-
 def test_a_deletion_does_not_take_a_queue_created_meanwhile(world: World) -> None:
     send(world.create(), values(1))
-    hooked = Hooked(world.store)
 
     def recreate() -> None:
         admin.delete_queue(world.handle())
         send(world.create(9), values(2))
-        unavailable()
+        lost()
 
-    hooked.before = once("remove", HEAD, recreate)
-    admin.delete_queue(world.handle(store=hooked))
+    admin.delete_queue(world.meeting("before", "remove", recreate))
     assert head_of(world.store).partitions == 9
     assert read_flat(world.handle()) == [b"2"]
 
 
-def test_remains_of_a_deletion_that_was_cut_off_are_removed_later(world: World) -> None:
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_remains_of_a_deletion_that_was_cut_off_are_removed_later_and_of_no_later_queue(
+    world: World, meanwhile: bool
+) -> None:
+    """Also of none that is created `meanwhile`."""
     queue = world.create()
     send(queue, values(1))
     queue.swap(None)
-    fresh = world.create()
-    send(fresh, values(2))
-    assert admin.remove_remains(fresh) == 1
-    assert admin.remove_remains(fresh) == 0
-    assert read_flat(fresh) == [b"2"]
 
+    def again() -> None:
+        send(world.create(), values(2))
 
-def test_remains_are_not_those_of_a_queue_created_meanwhile(world: World) -> None:
-    queue = world.create()
-    send(queue, values(1))
-    queue.swap(None)
-    hooked = Hooked(world.store)
-    hooked.before = once("load", HEAD, lambda: send(world.create(), values(2)))
-    assert admin.remove_remains(world.handle(store=hooked)) == 1
+    if not meanwhile:
+        again()
+    assert admin.remove_remains(world.meeting("before", "load", again) if meanwhile else world.handle()) == 1
+    assert admin.remove_remains(world.handle()) == 0
     assert read_flat(world.handle()) == [b"2"]
 
 
@@ -247,14 +216,12 @@ def test_what_cannot_be_deleted_keeps_nothing_else(world: World) -> None:
 
 
 def test_remains_are_not_removed_by_a_head_that_cannot_be_read(world: World) -> None:
-    send(world.create(), values(1))
-    document = world.store.load("default/orders/_head.json")
-    world.store.delete("default/orders/_head.json")
-    world.store.swap("default/orders/_head.json", b'{"damaged": 1}', expected=None)
-    assert document is not None
+    queue = world.numbered(1)
+    world.store.delete(queue.head_name)
+    world.store.swap(queue.head_name, b'{"damaged": 1}', expected=None)
     with pytest.raises(Corrupt):
         admin.remove_remains(world.handle())
-    assert len(list(world.store.list("default/orders/_segments/"))) == 1
+    assert len(list(world.store.list(queue.segment_folder))) == 1
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -268,21 +235,15 @@ def test_a_group_begins_where_the_first_to_create_it_said(world: World) -> None:
     assert dict(head_of(world.store).groups) == {"billing": made}
 
 
-def test_a_group_needs_one_offset_for_every_partition(world: World) -> None:
+def test_a_group_needs_one_offset_for_every_partition_and_is_named_by_those_that_are_there(world: World) -> None:
+    queue = world.create(4)
     with pytest.raises(Invalid, match=r"was given 3 starting offsets, .* has 4 partitions"):
-        admin.create_group(world.create(4), "billing", (0, 0, 0))
-
-
-def test_a_group_that_is_not_there_is_refused_with_those_that_are(world: World) -> None:
-    queue = world.create(1)
+        admin.create_group(queue, "billing", (0, 0, 0))
     with pytest.raises(Invalid, match=r"has no group 'biling' \(its groups: none yet\)"):
         admin.count_rewind(queue, "biling")
-    admin.create_group(queue, "billing", (0,))
+    admin.create_group(queue, "billing", (0, 0, 0, 0))
     with pytest.raises(Invalid, match=r"\(its groups: billing\)"):
         admin.count_rewind(queue, "biling")
-
-
-# --- many groups ------------------------------------------------------------------------------------------------------
 
 
 def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world: World) -> None:
@@ -308,11 +269,3 @@ def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world:
     assert admin.create_group(queue, "group-0000", start) == queue.head.groups["group-0000"], "an existing one is found"
     remove_group(queue, "group-0001", queue.head.groups["group-0001"])
     admin.create_group(queue, f"group-{made:04}", start)
-
-
-@pytest.mark.conformance("RES-02")
-def test_a_partition_that_came_after_the_group_begins_at_its_beginning() -> None:
-    """Also one that was removed and is back before the group took it: all of its messages came after the group did."""
-    group = Group(since_sequence=5, start=(3, 7))
-    assert [group_start(group, partition) for partition in range(4)] == [3, 7, 0, 0]
-    assert group_start(None, 2) == 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -21,24 +21,18 @@ from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.staged import Staged, stage_of
 from partq_spark.log.subscriptions import subscribe, unsubscribe
 from tests.log import typed
-from tests.log.queues import World, head_of, once
+from tests.log.queues import World, head_of, lost
 from tests.support.way import Hooked
 
 pytestmark = [pytest.mark.conformance("DIS-09"), pytest.mark.conformance("RES-05")]
 
-HEAD = "_head.json"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What two people, `mine` and `theirs`, may do to a queue, and whether a head shows that one of them did.
-
-    `again`: what the same change does when it is repeated is nothing.
-    """
+    """What two people, `mine` and `theirs`, may do to a queue, and whether a head shows that one of them did."""
 
     do: Callable[[QueueLog, str], object]
     seen: Callable[[Head, str], bool]
-    again: bool = True
 
 
 def send(queue: QueueLog, who: str) -> object:
@@ -66,7 +60,6 @@ CHANGES: dict[str, Change] = {
     "columns": Change(
         do=lambda queue, who: admin.alter_queue(queue, add_columns=f"{who} INT", **widened(who)).columns is not None,
         seen=lambda head, who: head.columns is not None and head.columns.column(who) is not None,
-        again=False,
     ),
     "subscribe": Change(
         do=subscribe,
@@ -83,7 +76,6 @@ CHANGES: dict[str, Change] = {
     "rewind": Change(
         do=lambda queue, who: admin.count_rewind(queue, "billing").rewinds > 0,
         seen=lambda head, who: head.groups["billing"].rewinds > 0,
-        again=False,
     ),
     "trim": Change(
         do=lambda queue, who: trim(queue, queue.head.next, positions(queue)).earliest != (),
@@ -124,25 +116,16 @@ def prepared(world: World) -> QueueLog:
     return made
 
 
-def lost() -> None:
-    raise Unavailable("the answer was lost (test)")
-
-
-def faster() -> None:
+def faster() -> NoReturn:
     raise Conflict("somebody was faster (test)")
 
 
-@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_change_whose_request_or_answer_is_lost_is_made_once(
-    world: World, queue: QueueLog, change: Change, landed: bool
+    world: World, queue: QueueLog, change: Change, when: Literal["before", "after"]
 ) -> None:
-    hooked = Hooked(world.store)
-    if landed:
-        hooked.after = once("swap", HEAD, lost)
-    else:
-        hooked.before = once("swap", HEAD, lost)
     before = queue.refresh()
-    done = change.do(world.handle(store=hooked), "mine")
+    done = change.do(world.meeting(when, "swap", lost), "mine")
     head = head_of(world.store)
     assert change.seen(head, "mine")
     assert head.sequence == before.sequence + 1 or change is CHANGES["rewind"], "counting once too often does no harm"
@@ -154,9 +137,7 @@ def test_a_change_whose_request_or_answer_is_lost_is_made_once(
 def test_a_change_keeps_what_another_changes_meanwhile(
     world: World, queue: QueueLog, change: Change, meanwhile: Change
 ) -> None:
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", HEAD, lambda: meanwhile.do(world.handle(), "theirs"))
-    change.do(world.handle(store=hooked), "mine")
+    change.do(world.meeting("before", "swap", lambda: meanwhile.do(world.handle(), "theirs")), "mine")
     head = head_of(world.store)
     assert change.seen(head, "mine")
     assert meanwhile.seen(head, "theirs")
@@ -170,13 +151,17 @@ def test_a_change_keeps_what_another_changes_meanwhile(
 
 
 def test_what_is_so_already_is_not_written(world: World, queue: QueueLog, change: Change) -> None:
+    """But a rewind counts each time, and a column that is there already is refused by its name."""
     change.do(queue, "mine")
-    before = head_of(world.store)
-    hooked = Hooked(world.store)
-    if change.again:
+    hooked, before = Hooked(world.store), head_of(world.store)
+    if change is CHANGES["columns"]:
+        with pytest.raises(Invalid, match="mine"):
+            change.do(world.handle(store=hooked), "mine")
+    else:
         change.do(world.handle(store=hooked), "mine")
-        assert "swap" not in {kind for kind, _ in hooked.calls}
-        assert head_of(world.store) == before
+    counts = change is CHANGES["rewind"]
+    assert [kind for kind, _ in hooked.calls].count("swap") == (1 if counts else 0)
+    assert (head_of(world.store) != before) == counts
 
 
 @pytest.mark.parametrize("during", [False, True])
@@ -189,13 +174,10 @@ def test_another_queue_of_the_name_is_not_changed(
         if again:
             prepared(world)
 
-    hooked = Hooked(world.store)
-    late = world.handle(store=hooked)
+    late = world.meeting("before", "swap", replaced) if during else world.handle()
     stage = stage_of(late.refresh())
     tasks = [Staged(stage, each) for each in typed.staged(late, stage, [{"id": 1}])]
-    if during:
-        hooked.before = once("swap", HEAD, replaced)
-    else:
+    if not during:
         replaced()
     publishes = change is CHANGES["publish"]
     act = partial(publish_tasks, late, tasks, seed="s") if publishes else partial(change.do, late, "mine")
@@ -230,7 +212,7 @@ def test_a_store_that_gives_no_answer_is_given_up_within_the_time(
     begin_us = world.clock.now_us
 
     def refuse(kind: str, name: str) -> None:
-        if kind == "swap" and name.endswith(HEAD):
+        if kind == "swap":
             answer()
 
     hooked.before = refuse

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from partq_spark.base.errors import Corrupt
-from partq_spark.log import admin, housekeeping
+from partq_spark.base.errors import Corrupt, ObjectMissing
+from partq_spark.log import admin, codec, housekeeping, tree
 from partq_spark.log.groups import remove_group
 from partq_spark.log.housekeeping import GroupPositions, collect, trim
-from partq_spark.log.publish import PublishIdentity
+from partq_spark.log.model import Head
+from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
-from partq_spark.log.staged import stage_of
-from tests.log.queues import GRACE_US, HOUR_US, World, head_of, objects, read, read_flat, rounds, send, staged, values
+from partq_spark.log.staged import Stage, stage_of
+from tests.log.queues import (
+    GRACE_US,
+    HOUR_US,
+    World,
+    everything,
+    head_of,
+    objects,
+    read,
+    read_flat,
+    rounds,
+    send,
+    staged,
+    through,
+    trim_all,
+    values,
+)
+from tests.support.way import Hooked
 
 
 @pytest.fixture
 def small(world: World) -> None:
+    """Chunks and pages after a few publishes."""
     world.sizes = LogSizes(inline_entries=4, fan_out=3, head_writers=6, page_fan_out=2)
+
+
+def abandon(queue: QueueLog, number: int = 99) -> str:
+    """A segment whose task dies."""
+    return staged(queue, stage_of(queue.refresh()), values(number), seed=str(number))[0].name
 
 
 # --- trimming ---------------------------------------------------------------------------------------------------------
 
 
 def test_trimmed_messages_can_no_longer_be_read(world: World) -> None:
-    queue = world.create(1)
-    for number in range(5):
-        send(queue, values(2 * number, 2 * number + 1))
+    queue = world.numbered(5, rows=2)
     head = trim(queue, (5,))
     assert (head.earliest, head.next, head.messages) == ((5,), (10,), 5)
     assert head.trimmed_sequence == 3, "of the second publish, the last that is gone"
@@ -47,22 +71,21 @@ def test_trimming_goes_forward_only_and_not_beyond_the_end(world: World) -> None
 
 
 def test_what_any_group_needs_is_not_trimmed(world: World) -> None:
-    queue = world.create(1)
-    send(queue, values(*range(10)))
-    admin.create_group(queue, "slow", (3,))
+    """How far a group was does not count for a later one of its name, nor after a rewind."""
+    queue = world.numbered(1, rows=10)
+    former = admin.create_group(queue, "slow", (3,))
     admin.create_group(queue, "fast", (8,))
     assert housekeeping.held_back_at(queue.head) == (3,)
     assert trim(queue, (10,)).earliest == (3,)
-
-
-def test_how_far_a_group_was_does_not_count_for_another_one_of_its_name(world: World) -> None:
-    queue = world.create(1)
-    send(queue, values(*range(10)))
-    former = admin.create_group(queue, "billing", (0,))
-    known = {"billing": GroupPositions(since_sequence=former.since_sequence, rewinds=0, offsets={0: 10})}
-    remove_group(queue, "billing", former)
-    admin.create_group(queue, "billing", (0,))
-    assert trim(queue, (10,), known).earliest == (0,)
+    known = {"slow": GroupPositions(since_sequence=former.since_sequence, rewinds=0, offsets={0: 10})}
+    remove_group(queue, "slow", former)
+    made = admin.create_group(queue, "slow", (4,))
+    assert trim(queue, (10,), known).earliest == (4,)
+    known = {"slow": GroupPositions(since_sequence=made.since_sequence, rewinds=0, offsets={0: 6})}
+    admin.count_rewind(queue, "slow")
+    assert trim(queue, (10,), known).earliest == (4,)
+    known = {"slow": GroupPositions(since_sequence=made.since_sequence, rewinds=1, offsets={0: 6})}
+    assert trim(queue, (10,), known).earliest == (6,)
 
 
 # --- two rounds -------------------------------------------------------------------------------------------------------
@@ -70,7 +93,7 @@ def test_how_far_a_group_was_does_not_count_for_another_one_of_its_name(world: W
 
 def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: World) -> None:
     queue = world.create(1)
-    staged(queue, stage_of(queue.refresh()), values(99))  # its task died
+    abandon(queue)
     send(queue, values(1))
     assert len(objects(world)) == 2
     ripened = rounds(world, 2, queue)  # the floor: first noted, then one grace later in force
@@ -98,15 +121,14 @@ def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) ->
         before = queue.refresh()
         after = housekeeping.raise_floor(queue, GRACE_US)
         assert after.sequence == before.sequence + (after != before), "each change of a head is one number"
-        floor = after.floor.sequence
         old = [sequence for time_us, sequence in in_force if time_us <= world.clock.now_us - GRACE_US]
-        assert floor <= max(old, default=0)
+        assert after.floor.sequence <= max(old, default=0)
     assert queue.head.floor.sequence > 50
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> None:
+def test_nothing_that_can_be_read_is_ever_collected_and_all_else_is(world: World, seed: int) -> None:
     rng = random.Random(f"collect {seed}")
     queue = world.create(3)
     published: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
@@ -116,17 +138,13 @@ def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> 
         if action < 0.6:
             rows = [(f"key {rng.randrange(9)}", b"%d.%d" % (number, row)) for row in range(rng.randint(1, 5))]
             send(queue, rows, PublishIdentity(writer=f"writer {rng.randrange(30)}", batch=number))
-            entry = queue.head.entries[-1] if queue.head.entries else None
-            for partition, mine in read(
-                queue, {p: (len(published[p]), e) for p, e in enumerate(queue.head.next)}
-            ).items():
-                published[partition] += mine
-            assert entry is None or entry.rows == len(rows)
+            for p, mine in read(queue, {p: (len(published[p]), e) for p, e in enumerate(queue.head.next)}).items():
+                published[p] += mine
         elif action < 0.7:
             head = queue.refresh()
             trim(queue, tuple(rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)))
         elif action < 0.8:
-            staged(queue, stage_of(queue.refresh()), values(number))
+            abandon(queue, number)
         else:
             collect(world.handle())
         head = queue.refresh()
@@ -134,19 +152,13 @@ def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> 
         assert read(queue) == expected
         assert housekeeping.reachable(queue, head) <= objects(world)
     rounds(world, 6, queue)  # two for the floor, two for the marks, one for each that had just begun
-    assert housekeeping.reachable(queue, queue.refresh()) == objects(world)  # and all else is gone
+    assert housekeeping.reachable(queue, queue.refresh()) == objects(world)
 
 
-# --- readers with an old view -----------------------------------------------------------------------------------------
-
-
-def test_a_blob_that_is_named_again_after_it_was_marked_stays(world: World) -> None:
+def test_a_blob_that_is_named_again_after_it_was_marked_stays() -> None:
     # Not reachable by a publish (the floor), but a mark alone must never be enough.
     assert housekeeping.marks_due(("a", "b"), {"b": 1, "c": 1}) == {"b"}
     assert housekeeping.marks_due((), {"c": 1}) == frozenset()
-
-
-# --- odd things in the folder -----------------------------------------------------------------------------------------
 
 
 def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
@@ -159,27 +171,9 @@ def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
     assert set(foreign) <= objects(world)
 
 
-def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(world: World) -> None:
-    world.sizes = LogSizes(marks_per_round=3, marks=5)
-    queue = world.create(1)
-    stage = stage_of(queue.refresh())
-    for number in range(8):
-        staged(queue, stage, values(number))
-    send(queue, values(1))
-    rounds(world, 1, queue)
-    marked = []
-    for _ in range(4):
-        marked.append(collect(queue).marked)
-        world.clock.now_us += GRACE_US // 8
-    assert marked == [3, 5, 5, 5]
-    done = rounds(world, 6, queue)
-    assert max(each.deleted for each in done) == 3
-    assert sum(each.deleted for each in done) == 8
-
-
 def test_damaged_marks_delete_nothing(world: World) -> None:
     queue = world.create(1)
-    staged(queue, stage_of(queue.refresh()), values(99))
+    abandon(queue)
     send(queue, values(1))
     rounds(world, 2, queue)
     name = queue.log_folder + "collection.json"
@@ -192,65 +186,53 @@ def test_damaged_marks_delete_nothing(world: World) -> None:
     assert [each.deleted for each in rounds(world, 2, queue)] == [0, 1]
 
 
-# --- several collectors, lost answers ---------------------------------------------------------------------------------
-
-
-def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World) -> None:
-    world.sizes = LogSizes(inline_entries=4)
-    queue = world.create(1)
-    staged(queue, stage_of(queue.refresh()), values(99))
-    for number in range(12):
-        send(queue, values(number))
-    rounds(world, 2, queue)
-    world.store.delete(queue.log_folder + head_of(world.store).tree[0].name)
-    before = objects(world)
-    with pytest.raises(Corrupt, match=r"log chunk .* is gone: restore it"):
-        collect(queue)
-    assert objects(world) == before
-
-
 # --- what comes fast goes fast, and marks have a bound ----------------------------------------------------------------
 
 
+def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(world: World) -> None:
+    world.sizes = LogSizes(marks_per_round=3, marks=5)
+    queue = world.create(1)
+    for number in range(8):
+        abandon(queue, number)
+    send(queue, values(1))
+    rounds(world, 1, queue)
+    marked = []
+    for _ in range(4):
+        marked.append(collect(queue).marked)
+        world.clock.now_us += GRACE_US // 8
+    assert marked == [3, 5, 5, 5]
+    done = rounds(world, 6, queue)
+    assert max(each.deleted for each in done) == 3
+    assert sum(each.deleted for each in done) == 8
+
+
 def test_objects_that_come_faster_than_one_round_takes_them_do_not_pile_up(world: World) -> None:
-    """Four rounds in a grace, more objects in each grace than a round marks: what each marked is ripe by itself."""
+    """Four rounds in a grace, more objects in each grace than a round marks: what each marked is ripe by itself, and
+    goes no earlier than a grace after it.
+    """
     world.sizes = LogSizes(marks_per_round=8)
     queue = world.create(1)
-    there = []
+    there: list[int] = []
+    noted: dict[str, int] = {}  # when it was first there below the floor
     for number in range(160):
         if number % 4 == 0:
             send(queue, values(number))
-        staged(queue, stage_of(queue.refresh()), values(number))  # five more objects in each round, 20 in each grace
-        for row in range(4):
-            staged(queue, stage_of(queue.refresh()), values(row))
+        for row in range(5):  # five more objects in each round, 20 in each grace
+            abandon(queue, row)
         trim(queue, queue.refresh().next)
+        before, now_us = objects(world), world.clock.now_us
         collect(queue)
+        assert all(noted[name] + GRACE_US <= now_us for name in before - objects(world))
+        noted |= {n: now_us for n in before if n not in noted and housekeeping.below_floor(n, queue.refresh())}
         world.clock.now_us += GRACE_US // 4
         there.append(len(objects(world)))
     assert max(there[:80]) == max(there[80:]) <= 4 * 20, there
 
 
-def test_nothing_is_deleted_less_than_a_grace_after_its_own_marking(world: World) -> None:
-    queue = world.create(1)
-    rounds(world, 2, queue)
-    noted: dict[str, int] = {}  # when it was first there below the floor
-    for number in range(40):
-        staged(queue, stage_of(queue.refresh()), values(number))
-        send(queue, values(number))
-        before, now_us = objects(world), world.clock.now_us
-        collect(queue)
-        assert all(noted[name] + GRACE_US <= now_us for name in before - objects(world))
-        noted |= {n: now_us for n in before if n not in noted and housekeeping.below_floor(n, queue.refresh())}
-        world.clock.now_us += GRACE_US // 4 + 1
-    assert len(noted) > 40
-
-
 @pytest.mark.parametrize("most", [25, 10_000])
 def test_the_marks_have_a_bound_however_much_there_is_and_however_often_one_collects(world: World, most: int) -> None:
     world.sizes = LogSizes(marks=most)
-    queue = world.create(1)
-    for number in range(300):
-        send(queue, values(number))
+    queue = world.numbered(300)
     rounds(world, 3, queue)  # the floor is above all of them
     kept = []
     for number in range(1, 301):
@@ -259,8 +241,135 @@ def test_the_marks_have_a_bound_however_much_there_is_and_however_often_one_coll
         kept.append(housekeeping._load_marks(queue)[0])
         world.clock.now_us += GRACE_US // 100
     assert max(marks.count for marks in kept) <= most
-    rounds_kept = max(len(marks.rounds) for marks in kept)
-    assert 2 < rounds_kept <= housekeeping.ROUNDS_PER_GRACE + 1
+    assert 2 < max(len(marks.rounds) for marks in kept) <= housekeeping.ROUNDS_PER_GRACE + 1
     assert len(objects(world)) < 300, "some of it has gone meanwhile"
     rounds(world, 15, queue)
     assert objects(world) == set()
+
+
+# --- those who sleep between two looks at the store -------------------------------------------------------------------
+
+USES: dict[str, Callable[[QueueLog], object]] = {
+    "a collector": lambda queue: collect(queue).deleted,
+    "a seek": lambda queue: queue.offsets_at(0),
+}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_chunk_that_goes_after_the_head_was_read_sends_back_to_the_head(
+    world: World, use: Callable[[QueueLog], object]
+) -> None:
+    queue = world.numbered(12)
+    rounds(world, 3)
+
+    def goes() -> None:
+        trim_all(world)
+        rounds(world, 4)
+
+    slept = world.meeting("before", "read", goes, ".json")
+    use(slept)
+    assert slept.head.earliest == (12,)
+    assert queue.offsets_at(0) == (12,)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_lost_chunk_is_named_and_not_looked_for_without_end_and_nothing_is_deleted(
+    world: World, use: Callable[[QueueLog], object], busy: bool
+) -> None:
+    """Also while the head goes on changing."""
+    queue = world.numbered(6)
+    abandon(queue)
+    for number in range(6):
+        send(queue, values(number))
+    rounds(world, 2, queue)
+    world.clock.now_us += GRACE_US
+    world.store.delete(queue.log_folder + head_of(world.store).tree[0].name)
+    hooked, before = Hooked(world.store), objects(world)
+
+    def change(kind: str, name: str) -> None:
+        assert len(hooked.calls) < 1000, "it is looked for without end"
+        if kind == "read" and busy:
+            send(world.handle(), values(1))
+
+    hooked.before = change
+    with pytest.raises(ObjectMissing, match="log chunk .* is gone: restore it" if not busy else "is gone"):
+        use(world.handle(store=hooked))
+    assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
+    assert before <= objects(world)
+
+
+def test_behind_a_trim_times_and_publishes_are_found_over_what_was_collected(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=2, fan_out=2, head_writers=2)
+    queue = world.numbered(20)
+    trim(queue, (5,))
+    rounds(world, 5)
+    ref = queue.refresh().tree[0]
+    there = {item.name for item in world.store.list(queue.log_folder)}
+    while queue.log_folder + ref.name in there:
+        assert ref.level > 0, "nothing below the root, which stays, was collected"
+        ref = codec.decode_refs(queue.load_chunk(ref), ref)[0]
+    times_us = [piece.time_us for piece in pieces_of(queue, queue.head)]
+    assert queue.offsets_at(0) == (5,)
+    assert [queue.offsets_at(time_us)[0] for time_us in times_us] == list(range(5, 20))
+    assert tree.find_publish(queue.head, 2, queue.load_chunk) is None
+
+
+def pieces_of(queue: QueueLog, head: Head) -> Iterator[Piece]:
+    return RangeReader(queue, head.queue_id, tree.view(head, everything(head))).pieces()
+
+
+def test_a_head_older_than_the_stage_does_not_refuse_it(world: World) -> None:
+    """A handle that knows an old head must not judge a stage by it: not as outdated, and not as published."""
+    hooked = Hooked(world.store)
+    late = through(hooked, world.create(1))
+    for number in range(6):
+        send(world.handle(), values(number))
+    stage = stage_of(world.handle().refresh())
+    publish(late, stage, staged(late, stage, values(7)))
+    assert [kind for kind, name in hooked.calls if name.endswith("_head.json")] == ["load", "swap"]
+
+
+@pytest.mark.parametrize("slept_us", [0, 22 * HOUR_US])
+def test_a_publisher_within_the_grace_is_never_outdated(world: World, slept_us: int) -> None:
+    """Also by a collector that slept before it read the head: the floor's next number counts from when it was in force,
+    not from when the collector began.
+    """
+    world.create(1)
+    stages: list[Stage] = []
+
+    def meanwhile() -> None:
+        world.clock.now_us += slept_us
+        stages.append(stage_of(world.handle().refresh()))
+        send(world.handle(), values(1))  # the head's number grows past the stage's
+
+    for _ in range(6):
+        collect(world.meeting("before", "load", meanwhile))
+        late = world.handle()
+        segments = staged(late, stages[-1], values(2))
+        for _ in range(4):
+            world.clock.now_us += (GRACE_US - 4) // 4
+            collect(world.handle())
+        assert publish(late, stages[-1], segments).rows == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_a_collector_that_sleeps_before_it_reads_the_head_does_not_shorten_the_readers_grace(world: World) -> None:
+    """What was unreferenced is marked with a time after the head was read that did not name it."""
+    queue = world.numbered(6)
+    rounds(world, 4)  # what was marked is ripe
+    head = queue.refresh()
+
+    def meanwhile() -> None:
+        world.clock.now_us += 30 * HOUR_US
+        trim_all(world)
+
+    collect(world.meeting("before", "load", meanwhile))  # begins long before the trim, marks after it
+    world.clock.now_us += 23 * HOUR_US
+    collect(world.handle())
+    assert sum(piece.batch.num_rows for piece in pieces_of(queue, head)) == 6
+    rounds(world, 3)
+    with pytest.raises(ObjectMissing, match="trimmed"):
+        list(pieces_of(queue, head))

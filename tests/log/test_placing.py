@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -15,18 +15,15 @@ from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import admin, housekeeping, restaging
 from partq_spark.log.model import group_start
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned
+from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, Repartitioned
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import publish_tasks
-from partq_spark.log.segment import Stager
+from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import WITH_HEADERS
-from partq_spark.log.staged import Staged, stage_of
+from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from tests.log import typed
-from tests.log.queues import Row, World, floor, head_of, once, publish_staged, read, read_flat, send, staged
+from tests.log.queues import Row, World, head_of, lost, raise_floor, read, read_flat, send, staged
 from tests.support.way import Hooked
-
-HEAD = "_head.json"
-
 
 KEYS = [f"key{number}" for number in range(40)]
 
@@ -47,14 +44,25 @@ def per_key(queue: QueueLog) -> dict[str, list[bytes]]:
     return found
 
 
+def publish_staged(
+    queue: QueueLog, stage: Stage, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
+) -> PublishResult:
+    return publish_tasks(queue, [Staged(stage, segment) for segment in segments], identity, seed="a")
+
+
 @pytest.mark.conformance("RES-01")
+@pytest.mark.parametrize("run_bytes", [RUN_BYTES, 500])
 @pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (3, 16), (1, 2), (5, 1)])
-def test_what_was_staged_for_another_count_is_placed_again_in_order(world: World, before: int, after: int) -> None:
+def test_what_was_staged_for_another_count_is_placed_again_in_order(
+    world: World, before: int, after: int, run_bytes: int
+) -> None:
+    """Also where the slices of a partition are of several runs."""
     queue = world.create(before)
     stage = stage_of(queue.refresh())
-    segments = [*staged(queue, stage, rows_of(1), seed="a/0"), *staged(queue, stage, rows_of(2), seed="a/1")]
+    segments = [s for n in (1, 2) for s in staged(queue, stage, rows_of(n), seed=f"a/{n}", run_bytes=run_bytes)]
+    assert (len(segments[0].slices) > before) == (run_bytes == 500)
     admin.alter_queue(world.handle(), partitions=after)
-    done = publish_staged(queue, stage, segments, seed="a")
+    done = publish_staged(queue, stage, segments)
     assert (done.rows, done.duplicate) == (240, False)
     assert per_key(queue) == {key: [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)] for key in KEYS}
     assert done.per_partition == {p: len(values) for p, values in sorted(read(queue).items())}
@@ -69,7 +77,7 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
         stage = stage_of(queue.refresh())
         segments = staged(queue, stage, [(None, b"%d" % number) for number in range(200)], seed="w/0")
         admin.alter_queue(world.handle(name), partitions=7)
-        publish_staged(queue, stage, segments, seed="w")
+        publish_staged(queue, stage, segments)
         found.append(read(queue))
     assert found[0] == found[1]
     assert len(found[0]) == 7
@@ -87,7 +95,7 @@ def test_headers_and_the_larger_messages_of_their_time_are_kept(world: World) ->
     assert segment is not None
     admin.alter_queue(world.handle(), partitions=3)
     admin.alter_queue(world.handle(), max_message_bytes=100)
-    publish_staged(queue, stage, [segment], seed="a")
+    publish_staged(queue, stage, [segment])
     assert queue.head.entries[-1].headers
     assert sorted(read_flat(queue)) == [b"", b"x" * 5000]
 
@@ -98,14 +106,14 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
     counts = iter(range(2, 100))
 
     def change(kind: str, name: str, most: int) -> None:
-        if kind == "swap" and name.endswith(HEAD) and head_of(world.store).layout.generation < most:
+        if kind == "swap" and head_of(world.store).layout.generation < most:
             admin.alter_queue(world.handle(), partitions=next(counts))
 
     queue = world.handle(store=hooked)
     stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     hooked.before = partial(change, most=restaging.MOST_CHANGES)
-    publish_staged(queue, stage, segments, seed="a")
+    publish_staged(queue, stage, segments)
     assert queue.head.partitions == 1 + restaging.MOST_CHANGES
     assert len(per_key(queue)) == len(KEYS)
 
@@ -113,8 +121,26 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
     segments = staged(queue, again, rows_of(2))
     hooked.before = partial(change, most=100)
     with pytest.raises(Repartitioned, match="publish them again"):
-        publish_staged(queue, again, segments, seed="a")
+        publish_staged(queue, again, segments)
     assert sum(map(len, read(world.handle()).values())) == 120
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("identity", [None, PublishIdentity(writer="query", batch=1)])
+def test_a_lost_answer_followed_by_a_change_is_settled_before_anything_is_placed_again(
+    world: World, identity: PublishIdentity | None, when: Literal["before", "after"]
+) -> None:
+    def change() -> None:
+        admin.alter_queue(world.handle(), partitions=8)
+        lost()
+
+    world.create(4)
+    queue = world.meeting(when, "swap", change)
+    stage = stage_of(queue.refresh())
+    done = publish_staged(queue, stage, staged(queue, stage, rows_of(1)), identity)
+    assert not done.duplicate
+    assert done.per_partition == {p: len(found) for p, found in sorted(read(world.handle()).items())}
+    assert sum(done.per_partition.values()) == 120
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -126,19 +152,64 @@ def test_a_staged_segment_that_is_gone_is_told_from_a_damaged_store(world: World
     stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     admin.alter_queue(world.handle(), partitions=8)
-    hooked = Hooked(world.store)
-    late = world.handle(store=hooked)
 
     def vanish() -> None:
         world.store.delete(queue.segment_folder + segments[0].name)
         if passed:
-            world.handle().change(
-                lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1)
-            )
+            raise_floor(world.handle(), stage.sequence + 1)
 
-    hooked.before = once("read", ".arrow", vanish)
     with pytest.raises(Outdated if passed else Corrupt):
-        publish_staged(late, stage, segments, seed="a")
+        publish_staged(world.meeting("before", "read", vanish, ".arrow"), stage, segments)
+
+
+def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None:
+    queue = world.create(4)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(1))
+    admin.alter_queue(world.handle(), partitions=8)
+    raise_floor(world.handle(), stage.sequence + 1)
+    with pytest.raises(Outdated, match="collection has passed") as raised:
+        publish_staged(queue, stage, segments)
+    assert not isinstance(raised.value, Repartitioned)
+
+
+@pytest.mark.conformance("RES-05")
+def test_tasks_of_two_queues_by_one_name_are_refused(world: World) -> None:
+    tasks = []
+    for partitions in (4, 5):
+        queue = world.create(partitions)
+        stage = stage_of(queue.head)
+        tasks += [Staged(stage, segment) for segment in staged(queue, stage, rows_of(partitions))]
+        if partitions == 4:
+            admin.delete_queue(queue)
+    with pytest.raises(Invalid, match="deleted and created again while its tasks staged"):
+        publish_tasks(world.handle(), tasks, seed="a")
+    assert read_flat(world.handle()) == []
+
+
+@pytest.mark.conformance("RES-05")
+def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_name(world: World) -> None:
+    """The deletion was cut off, so that what was staged is still there."""
+    queue = world.create(4)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(0))
+    admin.alter_queue(world.handle(), partitions=8)
+    hooked = Hooked(world.store)
+    loads = count(1)
+
+    def anew(kind: str, name: str) -> None:
+        if kind == "load" and next(loads) == 2:  # between the refusal and the look for the present layout
+            former = world.handle()
+            former.refresh()
+            former.swap(None)
+            world.create(8)
+            admin.alter_queue(world.handle(), partitions=6)
+
+    hooked.before = anew
+    with pytest.raises(Invalid, match="deleted and created again"):
+        publish_staged(world.handle(store=hooked), stage, segments)
+    assert head_of(world.store).partitions == 6
+    assert read_flat(world.handle()) == []
 
 
 # --- rows of typed queues ---------------------------------------------------------------------------------------------
@@ -153,9 +224,6 @@ def rows(first: int, end: int) -> list[dict[str, Any]]:
 
 def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row["id"]))
-
-
-# --- another partition count, other columns ---------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("TYP-06")
@@ -215,42 +283,7 @@ def test_tasks_of_one_former_version_are_published_as_they_are(world: World) -> 
     assert entry.segments == tuple(task.segment.name for task in tasks), "nothing was written anew"
 
 
-# --- altering ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("RES-05")
-def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_name(world: World) -> None:
-    """The deletion was cut off, so that what was staged is still there."""
-    queue = world.create(4)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, rows_of(0))
-    admin.alter_queue(world.handle(), partitions=8)
-    hooked = Hooked(world.store)
-    made: list[QueueLog] = []
-
-    def anew(kind: str, name: str) -> None:
-        if (
-            not made
-            and [each for each in hooked.calls if each[0] == "load"] == [("load", "default/orders/_head.json")] * 2
-        ):
-            # Between the refusal and the look for the present layout.
-            former = world.handle()
-            former.refresh()
-            former.swap(None)
-            made.append(world.create(8))
-            admin.alter_queue(world.handle(), partitions=6)
-
-    late = world.handle(store=hooked)
-    hooked.before = anew
-    with pytest.raises(Invalid, match="deleted and created again"):
-        publish_staged(late, stage, segments, seed="a")
-    assert made
-    assert read_flat(world.handle()) == []
-
-
-# --- groups meanwhile -------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.conformance("RES-02")
 def test_partitions_that_come_after_a_group_are_its_own_from_their_beginning_and_kept_for_it(world: World) -> None:
     queue = world.create(2)
     send(queue, rows_of(0))
@@ -259,5 +292,6 @@ def test_partitions_that_come_after_a_group_are_its_own_from_their_beginning_and
     send(queue, rows_of(1))
     group = queue.head.groups["billing"]
     assert [group_start(group, p) for p in range(4)] == [*group.start, 0, 0]
+    assert group_start(None, 2) == 0
     head = housekeeping.trim(queue, queue.head.next)
     assert head.earliest == (*group.start, 0, 0), "what a group needs stays"

@@ -1,4 +1,4 @@
-"""The publish protocol, one scenario per edge: conflicts, lost answers, repetitions, visibility."""
+"""The publish protocol, one scenario per edge: conflicts, lost answers, repetitions, visibility, refusals."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.log.admin import create_queue
+from partq_spark.base.errors import Invalid, ObjectMissing, Unavailable
+from partq_spark.log import admin
 from partq_spark.log.housekeeping import trim
-from partq_spark.log.model import Head
-from partq_spark.log.publish import NumberUsed, PublishIdentity, Unsettled, publish
+from partq_spark.log.model import QueueConfig, WriterPage
+from partq_spark.log.publish import Full, NumberUsed, Outdated, PublishIdentity, Unsettled, publish
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import stage_of
 from partq_spark.objects.api import ObjectStore
 from tests.log.queues import (
+    HOUR_US,
     Row,
     World,
-    floor,
     head_of,
-    once,
+    lost,
+    raise_floor,
     read,
     read_flat,
     send,
     staged,
     through,
+    trim_all,
     values,
 )
 from tests.objects.conftest import azure_store
@@ -32,82 +35,88 @@ from tests.support.proxy import Fault, Proxy
 from tests.support.servers import Azurite
 from tests.support.way import Hooked
 
-HEAD = "_head.json"
+
+def of(batch: int, writer: str = "query", owner: str | None = None) -> PublishIdentity:
+    return PublishIdentity(writer=writer, batch=batch, owner=owner)
 
 
-IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]
+ME = of(5)
+plain_or_not = pytest.mark.parametrize("identity", [None, ME], ids=["plain", "identity"])
 
 
-def unavailable() -> None:
-    raise Unavailable("the answer was lost (test)")
-
-
-def refusing_swaps(hooked: Hooked, times: int, error: Callable[[], object] = unavailable) -> list[int]:
-    """Let that many swaps fail before they take effect; returns the tries that were made, in the end."""
-    tries: list[int] = []
-
-    def before(kind: str, name: str) -> None:
-        if kind == "swap" and name.endswith(HEAD):
-            tries.append(len(tries))
-            if len(tries) <= times:
-                error()
-
-    hooked.before = before
-    return tries
-
-
-def changed(world: World, change: Callable[[Head], Head]) -> None:
-    """As another process would change the head."""
-    world.handle().change(change)
-
-
-# --- conflicts --------------------------------------------------------------------------------------------------------
+# --- one entry --------------------------------------------------------------------------------------------------------
 
 
 def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
     queue = world.create(1)
     first = send(queue, values(1, 2, 3))
-    second = send(queue, values(4, 5))
+    stage = stage_of(queue.refresh())
+    parts = [*staged(queue, stage, values(4)), *staged(queue, stage, values(5, 6))]
+    second = publish(queue, stage, parts)
     head = queue.refresh()
     assert (first.sequence, second.sequence, head.sequence) == (2, 3, 3)
-    assert (first.rows, first.duplicate, first.conflicts) == (3, False, 0)
-    assert [(entry.sequence, entry.slices[0].offset, entry.rows) for entry in head.entries] == [(2, 0, 3), (3, 3, 2)]
-    assert (head.next, head.time_us) == ((5,), second.time_us)
+    assert (first.rows, first.duplicate, first.conflicts, first.begin) == (3, False, 0, {0: 0})
+    assert (second.per_partition, second.begin, second.generation) == ({0: 3}, {0: 3}, 0)
+    assert [[(s.segment, s.offset, s.rows) for s in e.slices] for e in head.entries] == [
+        [(0, 0, 3)],
+        [(0, 3, 1), (1, 4, 2)],
+    ]
+    assert (head.next, head.time_us) == ((6,), second.time_us)
     assert {(entry.writer, entry.batch) for entry in head.entries} == {(None, 0)}, "without an identity"
-    assert read(queue) == {0: [b"1", b"2", b"3", b"4", b"5"]}
+    assert read(queue) == {0: [b"1", b"2", b"3", b"4", b"5", b"6"]}
 
 
-def test_runs_of_one_partition_follow_one_another_in_the_order_of_the_segments(world: World) -> None:
+def test_timestamps_grow_although_the_clock_goes_back(world: World) -> None:
     queue = world.create(1)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(1, 2)) + staged(queue, stage, values(3)) + staged(queue, stage, values(4, 5))
-    publish(queue, stage, segments)
-    assert [(each.segment, each.offset) for each in queue.head.entries[0].slices] == [(0, 0), (1, 2), (2, 3)]
-    assert read_flat(queue) == [b"1", b"2", b"3", b"4", b"5"]
+    start_us, found = world.clock.now_us, []
+    for shift_us in (0, 0, 5_000_000, -3 * HOUR_US, -HOUR_US, 10_000_000):
+        world.clock.now_us = start_us + shift_us
+        found.append(send(queue, values(1)).time_us - start_us)
+    assert found == [1, 2, 5_000_000, 5_000_001, 5_000_002, 10_000_000]
 
 
-# --- all at once ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("conflicts", [1, 5])
-def test_after_conflicts_the_offsets_and_times_follow_the_other_publishes(
-    world: World, identity: PublishIdentity | None, conflicts: int
+@pytest.mark.conformance("DIS-08")
+@pytest.mark.parametrize("crash_at", [*range(1, 9), None])
+def test_a_reader_sees_all_partitions_of_a_publish_or_none_between_any_two_calls(
+    world: World, crash_at: int | None
 ) -> None:
-    world.create(2)
+    world.create(8)
     hooked = Hooked(world.store)
-    queue, other = world.handle(store=hooked), world.handle()
+    queue, reader = world.handle(store=hooked), world.handle()
+    rows: list[Row] = [(f"key {number}", b"new") for number in range(100)]
+    seen: list[int] = []
+
+    def look(kind: str, name: str) -> None:
+        if kind == "write":
+            return  # within an object that is not there yet
+        seen.append(len(read_flat(reader)))
+        if len(seen) == crash_at:
+            raise KeyboardInterrupt  # the process ends here
+
+    hooked.before = hooked.after = look
+    try:
+        stage = stage_of(queue.refresh())
+        publish(queue, stage, [*staged(queue, stage, rows[:50]), *staged(queue, stage, rows[50:])])
+    except KeyboardInterrupt:
+        pass
+    seen.append(len(read_flat(reader)))
+    assert set(seen) == ({0, 100} if seen[-1] else {0})
+    assert seen == sorted(seen)
+    if crash_at is None:
+        assert len(seen) == 9  # load, two segments, swap, then the end: each was the last one once
+        assert len({piece.partition for piece in queue.head.entries[-1].slices}) == 8
+
+
+def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
+    queue = world.create()
     stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(10, 11))
-    refusing_swaps(hooked, conflicts, lambda: send(other, values(1, 2, 3)))
-    done = publish(queue, stage, segments, identity)
-    assert (done.conflicts, done.duplicate, done.rows) == (conflicts, False, 2)
-    assert read_flat(queue) == [b"1", b"2", b"3"] * conflicts + [b"10", b"11"]
-    times = [entry.time_us for entry in queue.head.entries]
-    assert times == sorted(set(times))
+    (plain,) = staged(queue, stage, [("a", b"1")])
+    with pytest.raises(Invalid, match="with headers and some without"):
+        publish(queue, stage, [plain, replace(plain, headers=True)])
+    assert queue.refresh().messages == 0
 
 
-# --- conflicts --------------------------------------------------------------------------------------------------------
+# --- what happens at its swap -----------------------------------------------------------------------------------------
 
 
 def test_a_single_writer_publishes_with_one_request(world: World) -> None:
@@ -118,11 +127,31 @@ def test_a_single_writer_publishes_with_one_request(world: World) -> None:
     batches = [staged(queue, stage, values(number)) for number in range(3)]
     hooked.calls.clear()
     for number, segments in enumerate(batches):
-        publish(queue, stage, segments, PublishIdentity(writer="query", batch=number))
+        publish(queue, stage, segments, of(number))
     assert [kind for kind, _ in hooked.calls] == ["swap"] * 3
 
 
-# --- all at once ------------------------------------------------------------------------------------------------------
+@plain_or_not
+@pytest.mark.parametrize("conflicts", [1, 5])
+def test_after_conflicts_the_offsets_and_times_follow_the_other_publishes(
+    world: World, identity: PublishIdentity | None, conflicts: int
+) -> None:
+    world.create(2)
+    hooked = Hooked(world.store)
+    left = [*range(conflicts)]
+
+    def faster(kind: str, name: str) -> None:
+        if kind == "swap" and left:
+            left.pop()
+            send(world.handle(), values(1, 2, 3))
+
+    hooked.before = faster
+    queue = world.handle(store=hooked)
+    done = send(queue, values(10, 11), identity)
+    assert (done.conflicts, done.duplicate, done.rows) == (conflicts, False, 2)
+    assert read_flat(queue) == [b"1", b"2", b"3"] * conflicts + [b"10", b"11"]
+    times = [entry.time_us for entry in queue.head.entries]
+    assert times == sorted(set(times))
 
 
 class LateSwap(Hooked):
@@ -143,34 +172,66 @@ class LateSwap(Hooked):
         return super().swap(name, content, expected=expected)
 
 
-def test_a_swap_that_lands_late_and_is_trimmed_at_once_is_not_taken_for_lost(world: World) -> None:
-    """Of several tries for one head any may land; times differ. Which one did nobody can tell from what is left."""
-    queue = world.create(1)
-    send(queue, values(0))
-
-    def trim_all() -> None:
-        other = world.handle()
-        trim(other, other.refresh().next)
-
-    publisher = through(LateSwap(world.store, trim_all), queue)
-    stage = stage_of(publisher.refresh())
-    made = staged(publisher, stage, values(1))
-    with pytest.raises(Unsettled, match="cannot be told"):
-        publish(publisher, stage, made)
+@plain_or_not
+def test_a_swap_that_lands_late_and_is_trimmed_at_once_is_not_taken_for_lost(
+    world: World, identity: PublishIdentity | None
+) -> None:
+    """Of several tries for one head any may land; times differ. Which one did is told by the writer's record alone."""
+    queue = world.numbered(1)
+    publisher = through(LateSwap(world.store, lambda: trim_all(world)), queue)
+    if identity is None:
+        with pytest.raises(Unsettled, match="cannot be told"):
+            send(publisher, values(1))
+    else:
+        done = send(publisher, values(1), identity)
+        assert (done.rows, done.duplicate) == (1, False)
     assert head_of(world.store).next == (2,), "it is there once"
+
+
+def fills(world: World) -> None:
+    """What is published fills the queue; the answer is lost."""
+    admin.alter_queue(world.handle(), quota_bytes=1)
+    lost()
+
+
+def goes_on(world: World) -> None:
+    """A replacement of the publisher, whose answer is lost, has published the next batch."""
+    send(world.handle(), values(2), of(6))
+    lost()
+
+
+@plain_or_not
+@pytest.mark.parametrize("event", [fills, goes_on])
+def test_an_own_publish_is_known_whatever_came_after_it(
+    world: World, identity: PublishIdentity | None, event: Callable[[World], None]
+) -> None:
+    world.create(1)
+    done = send(world.meeting("after", "swap", lambda: event(world)), values(1), identity)
+    assert (done.duplicate, done.rows) == (False, 1)
+    assert read_flat(world.handle())[:1] == [b"1"]
+    assert head_of(world.store).messages == (1 if event is fills else 2)
+
+
+def test_a_queue_that_fills_up_meanwhile_refuses_at_the_swap(world: World) -> None:
+    queue = world.create(1, config=QueueConfig(quota_bytes=1))
+    with pytest.raises(Full):
+        send(world.meeting("before", "swap", lambda: send(world.handle(), values(1))), values(2))
+    assert read_flat(queue) == [b"1"]
 
 
 # --- repetitions ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("same_process", [True, False])
-def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool) -> None:
+def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool, full: bool) -> None:
     queue = world.create(2)
-    identity = PublishIdentity(writer="query", batch=5)
-    first = send(queue, values(1, 2), identity)
+    first = send(queue, values(1, 2), ME)
+    if full:
+        admin.alter_queue(world.handle(), quota_bytes=1)
     before = head_of(world.store)
-    again = send(queue if same_process else world.handle(), values(1, 2), identity)
+    again = send(queue if same_process else world.handle(), values(1, 2), ME)
     assert (again.duplicate, again.rows) == (True, 0)
     assert (again.sequence, again.time_us) == (first.sequence, first.time_us)
     assert head_of(world.store) == before
@@ -180,112 +241,45 @@ def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool)
 def test_a_number_that_its_writer_has_used_is_not_taken_for_a_repetition_of_other_messages(world: World) -> None:
     """Of what a caller names by a publish id it is: that is what the id is for."""
     queue = world.create(2)
-    send(queue, values(1), PublishIdentity(writer="query", batch=5))
+    send(queue, values(1), ME)
     for batch in (5, 4, 0):
         with pytest.raises(NumberUsed, match=f"has used the number {batch} of this batch: its last one is 5"):
-            send(queue, values(9), PublishIdentity(writer="query", batch=batch))
-    assert not send(
-        queue, values(2), PublishIdentity(writer="query", batch=9)
-    ).duplicate  # batches may leave numbers out
+            send(queue, values(9), of(batch))
+    assert not send(queue, values(2), of(9)).duplicate, "batches may leave numbers out"
     send(queue, [], PublishIdentity.of_publish_id("import"))
     assert send(queue, values(9), PublishIdentity.of_publish_id("import")).duplicate
-    assert not send(queue, values(3), PublishIdentity(writer="another", batch=5)).duplicate
+    assert not send(queue, values(3), of(5, "another")).duplicate
     assert sorted(read_flat(queue)) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.conformance("DIS-09")
 def test_a_repetition_that_races_the_first_adds_nothing(world: World) -> None:
     world.create(1)
-    hooked = Hooked(world.store)
-    queue, twin = world.handle(store=hooked), world.handle()
-    identity = PublishIdentity(writer="query", batch=1)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(1))
-    hooked.before = once("swap", HEAD, lambda: send(twin, values(1), identity))
-    done = publish(queue, stage, segments, identity)
+    queue = world.meeting("before", "swap", lambda: send(world.handle(), values(1), ME))
+    done = send(queue, values(1), ME)
     assert (done.duplicate, done.rows, done.conflicts) == (True, 0, 1)
     assert read_flat(queue) == [b"1"]
 
 
-@pytest.mark.conformance("DIS-09")
-def test_a_repetition_of_what_is_too_old_to_publish_is_still_a_repetition(world: World) -> None:
-    queue = world.create(1)
-    identity = PublishIdentity(writer="query", batch=1)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(1))
-    publish(queue, stage, segments, identity)
-    changed(world, lambda head: replace(head, floor=floor(99), sequence=head.sequence + 1))
-    assert publish(queue, stage, segments, identity).duplicate
-
-
 def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) -> None:
     queue = world.create(1)
-    send(queue, values(1), PublishIdentity(writer="billing", batch=3, owner="query-a"))
-    with pytest.raises(Invalid, match=r"'billing' belongs to query query-a .*query-b.*choose another txnAppId"):
-        send(queue, values(2), PublishIdentity(writer="billing", batch=4, owner="query-b"))
-    # Also one that would be taken for a repetition: a reset checkpoint begins again with batch 0.
-    with pytest.raises(Invalid, match="belongs to query query-a"):
-        send(queue, values(2), PublishIdentity(writer="billing", batch=0, owner="query-b"))
-    send(queue, values(3), PublishIdentity(writer="billing", batch=4, owner="query-a"))
+    send(queue, values(1), of(3, "billing", "query-a"))
+    for batch in (4, 0):  # also one that would be taken for a repetition: a reset checkpoint begins again with 0
+        with pytest.raises(Invalid, match=r"'billing' belongs to query query-a .*query-b.*choose another txnAppId"):
+            send(queue, values(2), of(batch, "billing", "query-b"))
+    send(queue, values(3), of(4, "billing", "query-a"))
     assert read_flat(queue) == [b"1", b"3"]
-
-
-# --- all at once ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("DIS-08")
-@pytest.mark.parametrize("crash_at", [*range(1, 9), None])
-def test_a_reader_sees_all_partitions_of_a_publish_or_none_between_any_two_calls(
-    world: World, crash_at: int | None
-) -> None:
-    world.create(8)
-    send(world.handle(), [(f"key {number}", b"before") for number in range(100)])
-    hooked = Hooked(world.store)
-    queue, reader = world.handle(store=hooked), world.handle()
-    rows: list[Row] = [(f"key {number}", b"new") for number in range(100)]
-    seen: list[int] = []
-
-    def look(kind: str, name: str) -> None:
-        if kind == "write":
-            return  # within an object that is not there yet
-        seen.append(read_flat(reader).count(b"new"))
-        if len(seen) == crash_at:
-            raise KeyboardInterrupt  # the process ends here
-
-    hooked.before = hooked.after = look
-    try:
-        stage = stage_of(queue.refresh())
-        segments = staged(queue, stage, rows[:50]) + staged(queue, stage, rows[50:])
-        publish(queue, stage, segments)
-    except KeyboardInterrupt:
-        pass
-    seen.append(read_flat(reader).count(b"new"))
-    assert set(seen) <= {0, 100}
-    assert seen == sorted(seen)
-    if crash_at is None:
-        assert set(seen) == {0, 100}
-        assert len(seen) == 9  # load, two segments, swap, then the end: each was the last one once
-        assert len({piece.partition for piece in queue.head.entries[-1].slices}) == 8
-
-
-def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
-    queue = world.create()
-    stage = stage_of(queue.refresh())
-    (plain,) = staged(queue, stage, [("a", b"1")])
-    with pytest.raises(Invalid, match="with headers and some without"):
-        publish(queue, stage, [plain, replace(plain, headers=True)])
-    assert queue.refresh().messages == 0
 
 
 @pytest.mark.azurite
 @pytest.mark.conformance("DIS-09")
-@pytest.mark.parametrize("identity", IDENTITIES)
+@plain_or_not
 def test_a_swap_that_reaches_azure_twice_publishes_once(
     azurite: Azurite, monkeypatch: pytest.MonkeyPatch, identity: PublishIdentity | None
 ) -> None:
     with Proxy(azurite.port).running() as proxy:
         store = azure_store(azurite, monkeypatch, port=proxy.port)
-        queue = create_queue(store, "default", "orders", 2)
+        queue = admin.create_queue(store, "default", "orders", 2)
         stage = stage_of(queue.refresh())
         segments = staged(queue, stage, values(10, 11))
         proxy.lose(Fault.SEND_TWICE, method="PUT")
@@ -293,3 +287,94 @@ def test_a_swap_that_reaches_azure_twice_publishes_once(
         assert (done.conflicts, done.duplicate) == (1, False), "the service refuses its own repetition"
         assert read_flat(queue) == [b"10", b"11"]
         store.close()
+
+
+# --- too old ----------------------------------------------------------------------------------------------------------
+
+
+@plain_or_not
+def test_what_was_staged_below_the_floor_is_refused_but_a_repetition_is_one(
+    world: World, identity: PublishIdentity | None
+) -> None:
+    queue = world.create(1)
+    stage = stage_of(queue.refresh())
+    at_floor, below = staged(queue, stage, values(1)), staged(queue, stage, values(2))
+    raise_floor(world.handle(), stage.sequence)
+    publish(queue, stage, at_floor, identity)
+    raise_floor(world.handle(), 9)
+    with pytest.raises(Outdated, match=f"staged at sequence {stage.sequence}, collection has passed 9"):
+        publish(queue, stage, below, replace(identity, batch=6) if identity else None)
+    if identity is not None:
+        assert publish(queue, stage, at_floor, identity).duplicate
+    send(queue, values(3))  # staged anew
+    assert read_flat(queue) == [b"1", b"3"]
+
+
+GONE = WriterPage(
+    name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1
+)
+"""A page of writer records that is not there."""
+
+
+def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_head(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, values(1))
+    hooked = Hooked(world.store)
+    queue = through(hooked, queue)
+    queue.remember(replace(queue.head, writer_pages=(GONE,)), "old")
+    publish(queue, stage, segments, ME)
+    assert [kind for kind, _ in hooked.calls] == ["read", "load", "swap"]
+    assert world.clock.pauses == 0
+    assert read_flat(world.handle()) == [b"1"]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_page_that_the_present_head_names_must_be_there_and_is_not_looked_for_without_end(
+    world: World, busy: bool
+) -> None:
+    """Also while the head goes on changing. Without an identity it is not needed."""
+    world.create(1).change(lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
+    hooked = Hooked(world.store)
+
+    def change(kind: str, name: str) -> None:
+        assert len(hooked.calls) < 1000, "it is looked for without end"
+        if kind == "read" and busy:
+            send(world.handle(), values(2))
+
+    hooked.before = change
+    with pytest.raises(ObjectMissing, match=GONE.name):
+        send(world.handle(store=hooked), values(1), ME)
+    assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
+    assert send(world.handle(), values(1)).rows == 1
+
+
+# --- the quota --------------------------------------------------------------------------------------------------------
+
+
+REMEDIES: dict[str, Callable[[QueueLog], object]] = {
+    "trim": lambda queue: trim(queue, queue.refresh().next),
+    "raise": lambda queue: admin.alter_queue(queue, quota_bytes=10**6),
+    "no quota": lambda queue: admin.alter_queue(queue, quota_bytes=None),
+}
+
+
+@pytest.mark.parametrize("remedy", REMEDIES.values(), ids=REMEDIES)
+def test_what_reaches_the_quota_is_taken_and_more_only_after_a_remedy(
+    world: World, remedy: Callable[[QueueLog], object]
+) -> None:
+    queue = world.create(1, config=QueueConfig(quota_bytes=1))
+    send(queue, values(1))
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, values(2))
+    with pytest.raises(Full) as refused:
+        publish(queue, stage, segments)
+    said = str(refused.value)
+    for part in (f"{queue.head.stored_bytes} bytes", "quota is 1:", "acknowledge", "partq queue trim orders"):
+        assert part in said
+    assert "partq queue alter orders --quota-bytes N" in said
+    assert send(queue, []).rows == 0, "what has no messages may come"
+    assert read_flat(queue) == [b"1"]
+    remedy(world.handle())
+    publish(queue, stage, segments)
+    assert read_flat(queue)[-1] == b"2"

@@ -13,74 +13,52 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import Namespace, subscribe
 from partq_spark.log.topics import Attraction, checked_subscription, checked_topic, matches
 from partq_spark.objects.api import Document
-from tests.log.queues import World, head_of
+from tests.log.queues import World, document_of, head_of
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
-
-WELL_FORMED = [
-    "a",
-    "orders/eu/new",
-    "Orders/EU",
-    "x" * 250,
-    "ä" * 125,
-    "/".join("a" * 125),
-    "订单/🚚",
-    " ",
-    "a b/c.d-e_f",
-    "$share/#/+",
-]
+BOTH, TOPIC, SUBSCRIPTION = ("topic", "subscription"), ("topic",), ("subscription",)
+CHECKS = {"topic": checked_topic, "subscription": checked_subscription}
+SINGLE, LAST = "single '/'", "stands alone as the last level"
 
 
-MALFORMED = [
-    ("", "it has 0 bytes", "1 to 250"),
-    ("x" * 251, "it has 251 bytes", "1 to 250"),
-    ("ä" * 126, "it has 252 bytes", "1 to 250"),
-    ("/a", "level 1 is empty", "single '/'"),
-    ("a/", "level 2 is empty", "single '/'"),
-    ("a//b", "level 2 is empty", "single '/'"),
-    ("/", "level 1 is empty", "single '/'"),
-    ("a\ud800b", "character 2 is half of a surrogate pair", "valid UTF-8"),
-]
-
-
-# --- what is well formed ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", WELL_FORMED)
+@pytest.mark.parametrize(
+    "text", ["a", "Orders/EU", "x" * 250, "ä" * 125, "/".join("a" * 125), "订单/🚚", " ", "$share/#/+"]
+)
 def test_what_is_a_topic_is_a_subscription_too_and_attracts_itself(text: str) -> None:
-    assert checked_topic(text) == text
-    assert checked_subscription(text) == text
+    assert checked_topic(text) == checked_subscription(text) == text
     assert matches(text, text)
 
 
-@pytest.mark.parametrize(("text", "place", "allowed"), MALFORMED)
-def test_what_is_neither_is_refused_with_its_place_and_what_is_allowed(text: str, place: str, allowed: str) -> None:
-    for check, kind in ((checked_topic, "topic"), (checked_subscription, "subscription")):
-        with pytest.raises(Invalid) as caught:
-            check(text)
-        assert f"{kind} {text!r}" in str(caught.value)
-        assert place in str(caught.value)
-        assert allowed in str(caught.value)
-
-
 @pytest.mark.parametrize(
-    ("topic", "place"), [("a/*", "level 2 ('*')"), ("a*", "level 1 ('a*')"), (">", "level 1 ('>')"), ("a/b>/c", "'b>'")]
+    ("kinds", "text", "place", "allowed"),
+    [
+        (BOTH, "", "it has 0 bytes", "1 to 250"),
+        (BOTH, "x" * 251, "it has 251 bytes", "1 to 250"),
+        (BOTH, "ä" * 126, "it has 252 bytes", "1 to 250"),
+        (BOTH, "/a", "level 1 is empty", SINGLE),
+        (BOTH, "a/", "level 2 is empty", SINGLE),
+        (BOTH, "a//b", "level 2 is empty", SINGLE),
+        (BOTH, "a\ud800b", "character 2 is half of a surrogate pair", "valid UTF-8"),
+        (TOPIC, "a/*", "level 2 ('*')", "for subscriptions"),
+        (TOPIC, "a*", "level 1 ('a*')", "for subscriptions"),
+        (TOPIC, ">", "level 1 ('>')", "for subscriptions"),
+        (TOPIC, "a/b>/c", "'b>'", "for subscriptions"),
+        (SUBSCRIPTION, "a>", "level 1 ('a>')", LAST),
+        (SUBSCRIPTION, ">/a", "level 1 ('>')", LAST),
+        (SUBSCRIPTION, "a/>b", "level 2 ('>b')", LAST),
+        (SUBSCRIPTION, "a/>>", "'>>'", LAST),
+        (SUBSCRIPTION, "*>", "'*>'", LAST),
+    ],
 )
-def test_a_topic_has_no_wildcards(topic: str, place: str) -> None:
-    with pytest.raises(Invalid, match="for subscriptions") as caught:
-        checked_topic(topic)
-    assert place in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("subscription", "place"),
-    [("a>", "level 1 ('a>')"), (">/a", "level 1 ('>')"), ("a/>b", "level 2 ('>b')"), ("a/>>", "'>>'"), ("*>", "'*>'")],
-)
-def test_the_rest_is_meant_only_by_a_whole_last_level(subscription: str, place: str) -> None:
-    with pytest.raises(Invalid, match="stands alone as the last level") as caught:
-        checked_subscription(subscription)
-    assert place in str(caught.value)
+def test_what_is_malformed_is_refused_with_its_place_and_what_is_allowed(
+    kinds: tuple[str, ...], text: str, place: str, allowed: str
+) -> None:
+    for kind in kinds:
+        with pytest.raises(Invalid) as refused:
+            CHECKS[kind](text)
+        for part in (f"{kind} {text!r}", place, allowed):
+            assert part in str(refused.value)
 
 
 # --- matching ---------------------------------------------------------------------------------------------------------
@@ -91,13 +69,9 @@ def test_the_rest_is_meant_only_by_a_whole_last_level(subscription: str, place: 
     [
         ("orders/*/eu/>", "orders/new/eu/de/berlin", True),
         ("orders/*/eu/>", "orders/new/eu", False),
-        ("orders/*", "orders", False),
         ("orders", "Orders", False),
-        ("ord*", "ord", True),
-        ("ord*", "bord", False),
         ("a*a", "a", False),
         ("a*bc*c", "abcc", True),
-        (">", "a/b/c", True),
         ("a*" * 124 + "b", "a" * 250, False),  # where every way is tried this takes longer than anybody lives
         ("a*" * 124, "a" * 250, True),
     ],
@@ -118,31 +92,25 @@ def brute_force(subscription: str, topic: str) -> bool:
     return first == topic[0] and brute_force(rest, topic[1:])
 
 
-LEVEL = st.text("ab", min_size=1, max_size=4)
+TOPICS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4).map("/".join)
+SUBSCRIPTIONS = (
+    st.tuples(st.lists(st.text("ab*", min_size=1, max_size=4), max_size=4), st.sampled_from([[], [">"]]))
+    .map(lambda parts: "/".join(parts[0] + parts[1]))
+    .filter(bool)
+)
 
 
-TOPICS = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
-
-
-SUBSCRIPTIONS = st.tuples(
-    st.lists(st.text("ab*", min_size=1, max_size=4), max_size=4), st.sampled_from([[], [">"]])
-).map(lambda parts: "/".join(parts[0] + parts[1]))
-
-
-@given(SUBSCRIPTIONS.filter(bool), TOPICS)
-def test_matching_is_what_trying_everything_says(subscription: str, topic: str) -> None:
-    checked_subscription(subscription)
-    checked_topic(topic)
-    assert matches(subscription, topic) is brute_force(subscription, topic)
-
-
-@given(st.lists(st.lists(SUBSCRIPTIONS.filter(bool), max_size=4), max_size=4), TOPICS)
-def test_many_owners_are_asked_together_as_each_would_be_asked_alone(owners: list[list[str]], topic: str) -> None:
+@given(st.lists(st.lists(SUBSCRIPTIONS, max_size=4), max_size=4), TOPICS)
+def test_matching_is_what_trying_everything_says_for_one_and_for_many_together(
+    owners: list[list[str]], topic: str
+) -> None:
+    for each in {each for mine in owners for each in mine}:
+        assert matches(checked_subscription(each), checked_topic(topic)) is brute_force(each, topic)
     wanted = [number for number, mine in enumerate(owners) if any(brute_force(each, topic) for each in mine)]
     assert list(Attraction(owners).owners(topic)) == wanted
 
 
-# --- in the queues' heads ---------------------------------------------------------------------------------------------
+# --- in the heads of a namespace's queues -----------------------------------------------------------------------------
 
 
 def test_at_most_a_thousand(world: World) -> None:
@@ -152,9 +120,6 @@ def test_at_most_a_thousand(world: World) -> None:
         subscribe(queue, "one/more")
     assert subscribe(queue, "t7") == ()
     assert len(head_of(world.store).subscriptions) == 1000
-
-
-# --- a namespace ------------------------------------------------------------------------------------------------------
 
 
 def test_a_namespace_has_the_queues_that_there_are_now(world: World) -> None:
@@ -170,13 +135,17 @@ def test_a_namespace_has_the_queues_that_there_are_now(world: World) -> None:
     assert [(queue.name, queue.head.subscriptions) for queue in namespace.queues()] == [("a", ("x",)), ("c", ())]
 
 
+def put_head(world: World, queue: QueueLog, body: bytes) -> None:
+    """Whatever is there now."""
+    found = world.store.load(queue.head_name)
+    assert isinstance(found, Document)
+    world.store.swap(queue.head_name, body, expected=found.etag)
+
+
 @pytest.mark.conformance("OBS-06")
 def test_a_damaged_queue_stops_no_other_and_is_told_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("broken", "fine"):
-        world.create(1, name)
-    head = world.store.load("default/broken/_head.json")
-    assert isinstance(head, Document)
-    world.store.swap("default/broken/_head.json", b"{}", expected=head.etag)
+    world.create(1, "fine")
+    put_head(world, world.create(1, "broken"), b"{}")
     namespace = Namespace(world.store, "default")
     for _ in range(2):
         assert [queue.name for queue in namespace.queues()] == ["fine"]
@@ -193,19 +162,15 @@ def test_a_damaged_queue_that_was_restored_meanwhile_is_not_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = world.create()
-    name = queue.head_name
-    whole = world.store.load(name)
-    assert isinstance(whole, Document)
-    world.store.swap(name, b"{}", expected=whole.etag)
+    whole = document_of(world.store, queue.head_name)
+    put_head(world, queue, b"{}")
     refresh = QueueLog.refresh
 
     def restored(handle: QueueLog) -> Head:
         try:
             return refresh(handle)
         finally:
-            found = world.store.load(name)
-            assert isinstance(found, Document)
-            world.store.swap(name, whole.body, expected=found.etag)
+            put_head(world, queue, whole)
 
     monkeypatch.setattr(QueueLog, "refresh", restored)
     with pytest.raises(Conflict, match="restored meanwhile"):
