@@ -18,17 +18,6 @@ from tests.support.way import Hooked
 # --- creating ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_queue_is_empty_and_has_what_was_asked_for(world: World) -> None:
-    config = QueueConfig(
-        rebalance_delay_s=0, max_handoff_time_s=60.5, access_type="exclusive", max_message_bytes=1_000_000
-    )
-    queue = world.create(1000, config=config)
-    head = head_of(world.store)
-    assert (head.namespace, head.queue, head.partitions, head.sequence) == ("default", "orders", 1000, 1)
-    assert (head.config, head.messages, head.entries, head.next) == (config, 0, (), (0,) * 1000)
-    assert queue.head == head
-
-
 def test_a_queue_is_created_once(world: World) -> None:
     queue = world.create(4)
     send(queue, values(1))

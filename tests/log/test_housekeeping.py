@@ -229,24 +229,6 @@ def test_objects_that_come_faster_than_one_round_takes_them_do_not_pile_up(world
     assert max(there[:80]) == max(there[80:]) <= 4 * 20, there
 
 
-@pytest.mark.parametrize("most", [25, 10_000])
-def test_the_marks_have_a_bound_however_much_there_is_and_however_often_one_collects(world: World, most: int) -> None:
-    world.sizes = LogSizes(marks=most)
-    queue = world.numbered(300)
-    rounds(world, 3, queue)  # the floor is above all of them
-    kept = []
-    for number in range(1, 301):
-        trim(queue, (number,))
-        collect(queue)
-        kept.append(housekeeping._load_marks(queue)[0])
-        world.clock.now_us += GRACE_US // 100
-    assert max(marks.count for marks in kept) <= most
-    assert 2 < max(len(marks.rounds) for marks in kept) <= housekeeping.ROUNDS_PER_GRACE + 1
-    assert len(objects(world)) < 300, "some of it has gone meanwhile"
-    rounds(world, 15, queue)
-    assert objects(world) == set()
-
-
 # --- those who sleep between two looks at the store -------------------------------------------------------------------
 
 USES: dict[str, Callable[[QueueLog], object]] = {
