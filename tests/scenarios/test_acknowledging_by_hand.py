@@ -125,19 +125,6 @@ def test_a_restart_marks_what_was_delivered_each_time(single: Stage, ownership: 
     assert query.rows[seen:] == [*again(0, 4), *new(4, 5)]
 
 
-def test_a_batch_that_is_repeated_is_empty_and_its_messages_come_in_order_with_the_others(stage: Stage) -> None:
-    """Else those of the repeated batch would come before older ones that are not acknowledged either."""
-    query, _ = joined(stage)
-    stage.publish(3, 0)
-    query.trigger()
-    stage.publish(3, 0)
-    query.plan().kill().start()
-    assert query.trigger()
-    assert query.batches[-1] == []
-    query.drain()
-    assert query.rows[3:] == again(0, 6)
-
-
 @OWNERSHIPS
 @pytest.mark.conformance("SEQ-01")
 def test_what_a_restart_cannot_give_out_at_once_is_marked_when_it_comes(stage: Stage, ownership: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import OWNERSHIPS, Application, Query, Stage, Staged, begun, delivered
+from tests.scenarios.stage import OWNERSHIPS, Query, Stage, Staged, begun, delivered
 
 SLOW = "1000s"  # a checkpoint interval that never comes
 KEYS = [f"key-{n}" for n in range(30)]
@@ -105,44 +105,6 @@ def test_what_others_wait_for_is_written_down_at_once(stage: Stage) -> None:
     stage.publish_keys(["key"] * 10)
     turns(left, right)
     assert sum(stage.offset(p) or 0 for p in range(3)) < sum(stage.ends), "nobody waits for this"
-
-
-@pytest.mark.conformance("RES-03", "SEQ-01")
-def test_with_manual_acknowledgements_the_applications_word_lets_others_go_on(stage: Stage) -> None:
-    query, other = begun(stage.query("left", ackMode="manual", checkpointInterval=SLOW), stage.query("other"))
-    until([query, other], lambda: sorted((query.partitions, other.partitions)) == [(0,), (1,)])
-    (mine,) = query.partitions
-    stage.publish(*(5 if p == mine else 0 for p in (0, 1)))
-    stage.alter(3)
-    stage.publish_keys(KEYS)
-    until([query, other], lambda: len(query.partitions) + len(other.partitions) == 3)
-    turns(query, other)
-    assert other.rows == []
-    Application(stage, "left").acknowledge({mine: 5})
-    stage.sleep(1.0)
-    turns(other)
-    assert other.rows
-
-
-@OWNERSHIPS
-@pytest.mark.conformance("RES-03")
-@pytest.mark.parametrize("checkpoints", ["none", "store"])
-def test_several_changes_in_a_row_are_all_waited_for(stage: Stage, ownership: str, checkpoints: str) -> None:
-    names = ("left", "right") if ownership == "store" else ("left",)
-    queries = list(begun(*(stage.query(name, ownership=ownership, checkpoints=checkpoints) for name in names)))
-    until(queries, lambda: sum(len(each.partitions) for each in queries) == 2)
-    for count in (3, 8, 2, 5):
-        stage.publish_keys(KEYS)
-        stage.alter(count)
-    stage.publish_keys(KEYS)
-    until(queries, all_came(*queries))
-    for query in queries:
-        for key in range(len(KEYS)):
-            mine = [int(value) for value in query.values if int(value) % len(KEYS) == key]
-            assert mine == sorted(mine), "each publish has one message of each key"
-    assert delivered(*queries) == stage.everything
-    if checkpoints == "store" or ownership == "store":
-        until(queries, lambda: sum(len(each.partitions) for each in queries) == 5)
 
 
 @pytest.mark.conformance("RES-03")

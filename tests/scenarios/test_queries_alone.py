@@ -242,25 +242,6 @@ def test_the_run_that_takes_what_was_taken_back_has_it(alone: Stage, is_late: bo
     assert second.offsets(0) == [0, 1, 2, 3, 4]
 
 
-def test_an_acknowledgement_that_fails_makes_it_look_at_once(alone: Stage) -> None:
-    """Elsewhere than on a disk both are due every 10 s, and not together."""
-    query = one(alone, checkpointInterval="10s").begun(2, 0)
-    query.trigger()
-    alone.sleep(11.0)
-    query.drain()
-    assert alone.offset(0) == 2
-    alone.sleep(6.0)
-    alone.publish(4, 0)
-    query.during = lambda: alone.rewind(to=0, partitions=[0])
-    query.trigger()
-    query.during = lambda: None
-    alone.sleep(5.0)
-    query.drain()
-    alone.sleep(0.5)
-    query.drain()
-    assert query.offsets(0) == [*range(6), *range(6)]
-
-
 # --- partitions that come and go --------------------------------------------------------------------------------------
 
 

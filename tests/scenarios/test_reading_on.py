@@ -67,23 +67,6 @@ def test_available_now_ends_with_an_error_if_nobody_says_what_it_has(alone: Stag
         query.trigger()
 
 
-def test_a_run_up_to_now_that_was_done_waits_anew_for_what_it_has_lost(staged: Staged) -> None:
-    """Other sources of the query go on: their batches may last longer than a whole wait, and its lease."""
-    stage = staged(handoff_s=1.0)
-    coordinator = stage.coordinator
-    query = stage.query("left", sessionTimeout="5s").begun()
-    query.stop().start(available_now=True)
-    assert not query.trigger()
-    coordinator.kill()
-    query.freeze()
-    stage.sleep(30.0)
-    query.thaw()
-    began_s = stage.now_s
-    with pytest.raises(partq.Unavailable, match="no coordinator has answered"):
-        query.trigger()
-    assert stage.now_s - began_s >= 5.0
-
-
 def test_available_now_leaves_what_it_lost_to_the_new_owner_and_reads_what_it_gained(stage: Stage) -> None:
     stage.publish(20, 20)
     first, second = stage.query("first", maxMessagesPerTrigger="6"), stage.query("second")

@@ -117,25 +117,6 @@ def test_a_replay_in_doubt_waits_and_then_fails(alone: Stage) -> None:
 # --- what moved on between planning and reading -----------------------------------------------------------------------
 
 
-def overtaken(stage: Stage) -> Query:
-    """It planned a batch and stood still until another had delivered all of it; now it goes on."""
-    first = stage.query("first").begun(4, 4).plan()
-    first.freeze()
-    second = stage.query("second").begun().run()
-    stage.until(lambda: delivered(second) == stage.everything)
-    first.thaw()
-    return first
-
-
-@pytest.mark.conformance("LOS-06")
-@pytest.mark.parametrize("later_s", [0.0, 2.0])
-def test_a_lease_that_ended_between_planning_and_reading_is_noticed(stage: Stage, later_s: float) -> None:
-    """Also when the process has begun a new instance meanwhile, beside its main thread."""
-    first = overtaken(stage)
-    stage.sleep(later_s)
-    assert first.deliver() == []
-
-
 @pytest.mark.conformance("HAN-05")
 def test_what_moved_on_while_its_batch_was_planned_is_not_read(stage: Stage) -> None:
     """The process stood still between its look at the group and its answer: the lease is the last thing looked at."""
