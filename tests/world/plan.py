@@ -265,15 +265,8 @@ class Plan:
 
 CALLS: Final = {
     "coordinator": (
-        *(
-            "load state",
-            "swap state",
-            "after swap state",
-            "load checkpoint",
-            "swap checkpoint",
-            "after swap checkpoint",
-        ),
-        *("swap leader", "after swap leader", "load leader", "load flows"),
+        *("load state", "swap state", "after swap state", "load checkpoint", "swap checkpoint"),
+        *("after swap checkpoint", "swap leader", "after swap leader", "load leader", "load flows"),
     ),
     "publisher": ("swap head", "after swap head", "load head", "written segments"),
     "flow": (
@@ -305,14 +298,8 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
     for _ in range(rng.choice((0, 0, 1, 3) if plan.kind == APPLICATION else (1, 4, 12))):
         at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(rng.choice([each for each in roles if each]))
         lease_s, session_s = plan.lease_timeout_s, plan.session_timeout_s
-        about_s = (
-            0.2,
-            2.0,
-            lease_s + rng.uniform(0.0, 1.0),
-            session_s + rng.uniform(-0.5, 2.0),
-            rng.uniform(0.0, 25.0),
-        )
-        away_s = round(rng.choice(about_s), 1)
+        most_s = (lease_s + rng.uniform(0.0, 1.0), session_s + rng.uniform(-0.5, 2.0), rng.uniform(0.0, 25.0))
+        away_s = round(rng.choice((0.2, 2.0, *most_s)), 1)
         restarts = [Event(at_s, "kill", whom, away_s), Event(at_s, "freeze", whom, away_s)]
         stores = ("objects", "ownership", "") if plan.ownership == URL else ("",)
         weather = [
