@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 import partq
 from partq_spark.log.partitioner import partition_of
 from tests.client.conftest import Make
-from tests.log.schema.shapes import batches, same
-from tests.support.properties import examples
 
 DDL = "id BIGINT NOT NULL, name STRING, total DECIMAL(7,2), tags ARRAY<STRING>"
 ROWS: list[dict[str, Any]] = [
@@ -33,58 +28,7 @@ def by_place(queue: partq.Queue) -> dict[object, Any]:
     return {(each.partition, each.offset): each.value for each in queue.browse()}
 
 
-def as_arrow(kind: pa.DataType, value: Any) -> Any:
-    """A value of a message as pyarrow would give it: a MAP as a list of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return [(as_arrow(kind.key_type, key), as_arrow(kind.item_type, item)) for key, item in pairs]
-    if pa.types.is_list(kind):
-        return [as_arrow(kind.value_type, each) for each in value]
-    if pa.types.is_struct(kind):
-        return {field.name: as_arrow(field.type, value[field.name]) for field in kind}
-    return value
-
-
-def rows_as_arrow(schema: pa.Schema, rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{field.name: as_arrow(field.type, row[field.name]) for field in schema} for row in rows]
-
-
 # --- there and back ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("TYP-02")
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batch=batches(), as_table=st.booleans())
-def test_any_row_of_any_columns_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch, as_table: bool
-) -> None:
-    store = f"file://{tmp_path_factory.mktemp('store')}"
-    queue = partq.create_queue("orders", partitions=1, store=store, schema=batch.schema)
-    wanted = batch.to_pylist()
-    with queue.publisher() as publisher:
-        if as_table:
-            publisher.send_table(batch)
-        else:
-            for row in wanted:
-                publisher.send(row)
-    table = payload(queue)
-    assert table.schema.equals(batch.schema)
-    assert same(table.to_pylist(), wanted)
-    seen = list(queue.browse())
-    assert same(rows_as_arrow(batch.schema, [each.value for each in seen]), wanted)
-    assert [each.key for each in seen] == [None] * len(wanted)
-    with queue.consumer("billing", starting="earliest") as consumer:
-        mine = consumer.poll(5) if wanted else None
-        if mine is not None:
-            assert same(list(mine), seen)
-            assert same(pa.table(mine).drop_columns(["_metadata"]).to_pylist(), wanted)
-    # and what was given can be sent again
-    with queue.publisher() as publisher:
-        for message in seen:
-            publisher.send(message.value)
-    assert same(payload(queue).to_pylist(), wanted * 2)
 
 
 @pytest.mark.conformance("TYP-03")
