@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import re
 import threading
-from pathlib import Path
 
 import pytest
 
 import partq as api
-from tests.cast.sidecars import Sidecar
 from tests.cli.groups import Group
 from tests.support.command_line import Partq
-from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 LIST = ("group", "list", "orders")
@@ -125,47 +122,24 @@ def test_a_flow_that_died_is_no_obstacle(group: Group) -> None:
     assert (names(group.partq), group.flows) == ([], [])
 
 
-@pytest.mark.redis
-def test_a_live_flow_keeps_its_group_as_it_is(tmp_path: Path, partq: Partq, redis_server: RedisServer) -> None:
-    """A coordinator and a flow that beats; when it has left, the group can be changed, and its coordinator lets go."""
-    place = redis_server.url
-    queue = api.create_queue("orders", partitions=2, store=partq.url, rebalance_delay_s=0)
-    queue.create_group("billing", ownership=place)
-    to_none = (*ALTER, "--ownership", "none", "--from", place)
-    environ = {"PARTQ_STORE": partq.url, "PARTQ_OWNERSHIP": place}
-    ended = threading.Event()
-
-    def consume() -> None:
-        with queue.consumer("billing", flow="a", ownership=place, session_timeout_s=5) as consumer:
-            while not ended.is_set():
-                consumer.poll(0.2)
-
-    def statuses() -> list[str]:
-        return [each["status"] for each in partq.json(*STATUS, "--ownership", place)["partitions"]]
-
-    def owners() -> list[str | None]:
-        return [each["flow"] for each in partq.json("checkpoints", "orders", "--group", "billing")["partitions"]]
-
-    flow = threading.Thread(target=consume, daemon=True)
-    with Sidecar(tmp_path, "c1", environ) as sidecar:
-        flow.start()
-        try:
-            wait_until(lambda: statuses() == ["Ready"] * 2, "partitions")
-            for words in (to_none, (*to_none, "--force"), (*REMOVE, "--yes", "--ownership", place)):
-                said = partq.error(*words)
-                assert "is in use by flow 'a' (instance " in said
-                assert "stop its query" in said
-            assert way(partq) == "redis"
-        finally:
-            ended.set()
-            flow.join()
-        wait_until(lambda: owners() == [None] * 2, "nobody's partitions")
-        partq(*to_none)
-        assert way(partq) == "none"
-        wait_until(lambda: not sidecar.leads, "end of its leadership")
-        assert partq.json(*STATUS, "--ownership", "none")["coordinator"]["leader"] is None
-        partq(*REMOVE, "--yes", "--force")
-        assert names(partq) == []
+def test_a_live_flow_keeps_its_group_as_it_is(partq: Partq) -> None:
+    """One that beats; when it has left, the group can be changed."""
+    queue = api.create_queue("orders", partitions=2, store=partq.url)
+    queue.create_group("billing", ownership="store")
+    to_none = (*ALTER, "--ownership", "none", "--from", "store")
+    with queue.consumer("billing", flow="a", ownership="store", session_timeout_s=5) as consumer:
+        bound = threading.Thread(target=consumer.poll)
+        bound.start()
+        wait_until(lambda: partq.json(*LIST, "--ownership", "store")[0]["flows"] == ["a"], "the flow")
+        for words in (to_none, (*to_none, "--force"), (*REMOVE, "--yes", "--ownership", "store")):
+            said = partq.error(*words)
+            assert "is in use by flow 'a' (instance " in said
+            assert "stop its query" in said
+        assert way(partq) == "store"
+        consumer.stop()
+        bound.join()
+    partq(*to_none)
+    assert way(partq) == "none"
 
 
 # --- how a group is shared --------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pty
@@ -12,14 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from tests.cli.processes import WAIT_S, command, environment, run, start
-from tests.support.command_line import Partq, json_lines
+from tests.support.command_line import json_lines
 from tests.support.servers import Azurite, free_port
 
 pytestmark = pytest.mark.slow  # every process imports Arrow: half a second each
@@ -59,11 +57,8 @@ def test_the_exit_codes(store: Path) -> None:
 def test_a_terminal_that_knows_only_ascii_gets_escapes(store: Path) -> None:
     run(store, "publish", "orders", stdin=json_lines([{"key": "é", "value": "航"}]))
     done = run(store, "browse", "orders", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0
     assert r"\xe9" in done.stdout
     assert r"\u822a" in done.stdout
-    altered = run(store, "queue", "alter", "orders", "--rebalance-delay", 1, PYTHONIOENCODING="ascii")
-    assert altered.returncode == 0
     machine = run(store, "browse", "orders", "--json", PYTHONIOENCODING="ascii")
     assert '"key": "é", "value": "航"' in machine.stdout
 
@@ -124,12 +119,9 @@ def files(store: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("arguments", [["queue", "list"], ["publish", "a"]], ids=" ".join)
-def test_an_unreachable_store_is_waited_for_within_a_bound_and_told_in_one_line(
-    tmp_path: Path, arguments: list[str]
-) -> None:
+def test_an_unreachable_store_is_waited_for_within_a_bound_and_told_in_one_line(tmp_path: Path) -> None:
     at = ("--store", "azure://box/queues", "--retry-timeout", "0.2")
-    done = run(tmp_path, *arguments, *at, stdin='{"value":"a"}\n', **azure(free_port()))
+    done = run(tmp_path, "publish", "a", *at, stdin='{"value":"a"}\n', **azure(free_port()))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr
     assert "azure://box/queues" in done.stderr
@@ -206,7 +198,6 @@ def test_the_page_is_served_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-KEYS = 7
 ROWS = 5000
 
 
@@ -223,30 +214,22 @@ def test_a_publish_that_was_killed_is_repeated_without_harm(store: Path, tmp_pat
 
     for number in range(3):
         path = tmp_path / f"{number}.jsonl"
-        path.write_text(json_lines({"key": f"k{row % KEYS}", "value": f"{number}/{row}"} for row in range(ROWS)))
-        segments, before = objects("0", ".arrow"), head.stat().st_ino
-        moments: list[Callable[[], bool]] = [
-            lambda: objects(".tmp-", "") > 0,
-            lambda segments=segments: objects("0", ".arrow") > segments,  # type: ignore[misc]  # bound per round
-            lambda before=before: head.stat().st_ino != before,  # type: ignore[misc]
-        ]
+        path.write_text(json_lines({"key": f"k{row % 7}", "value": f"{number}/{row}"} for row in range(ROWS)))
+        before = (0, objects("0", ".arrow"), head.stat().st_ino)
         words = ("publish", "orders", "--file", path, "--publish-id", f"batch-{number}")
         with start(store, *words) as process:
-            while process.poll() is None and not moments[number]():
-                pass
+            while process.poll() is None:
+                if (objects(".tmp-", ""), objects("0", ".arrow"), head.stat().st_ino)[number] != before[number]:
+                    break
             process.kill()
         again = run(store, *words, "--json")
-        assert again.returncode == 0, again.stderr
         report = json.loads(again.stdout)
         assert report["published"] != report["already_published"]
         for left in store.rglob(".tmp-*"):
             left.unlink()  # so that the next round's first moment is its own
     printed = run(store, "browse", "orders", "--json", "--limit", 10**6).stdout.splitlines()
-    found = [json.loads(line) for line in printed]
-    assert [each["offset"] for each in found] == list(range(3 * ROWS))
-    for key, messages in itertools.groupby(sorted(found, key=lambda each: str(each["key"])), lambda each: each["key"]):
-        expected = [f"{number}/{i}" for number in range(3) for i in range(int(key[1:]), ROWS, KEYS)]
-        assert [each["value"] for each in messages] == expected
+    values = [json.loads(line)["value"] for line in printed]
+    assert values == [f"{number}/{row}" for number in range(3) for row in range(ROWS)]
 
 
 # --- terminals --------------------------------------------------------------------------------------------------------
@@ -272,10 +255,3 @@ def test_long_work_shows_a_bar_on_a_terminal(store: Path) -> None:
         assert process.wait(WAIT_S) == 0
     os.close(ours)
     assert b"publishing standard input" in shown
-
-
-def test_long_work_shows_nothing_elsewhere(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partq_spark.cli.progress_bar._SHOWN_AFTER_S", 0.0)
-    done = orders("publish", "orders", stdin=json_lines({"key": "k", "value": "x" * 10} for _ in range(9000)))
-    assert done.stdout.startswith("Published 9,000 messages")
-    assert done.stderr == ""

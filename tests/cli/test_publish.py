@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
+import math
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -59,40 +62,26 @@ def test_a_number_keeps_its_text(orders: Partq, number: str) -> None:
     assert [each["value"] for each in found["headers"]] == [number]
 
 
-def test_headers_are_an_object_or_a_list(orders: Partq) -> None:
+def test_headers_are_an_object_or_a_list_and_what_browse_prints_can_be_published_again(orders: Partq) -> None:
+    raw = {"key": "raw", "value": "//8=", "value_encoding": "base64"}
     rows = [
-        {"value": "a", "headers": {"trace": "1", "empty": None}},
-        {
-            "value": "b",
-            "headers": [{"key": "raw", "value": "//8=", "value_encoding": "base64"}, {"key": "t", "value": "x"}],
-        },
-        {"value": "c", "headers": []},
+        {"key": "a", "value": "text\n\u0000", "headers": {"trace": "1", "empty": None}},
+        {"value": "/wA=", "value_encoding": "base64", "headers": [raw, {"key": "t", "value": "x"}]},
+        {"key": "b", "value": "text", "value_encoding": "text", "headers": []},
         {"value": "d"},
     ]
     orders("publish", "orders", stdin=json_lines(rows))
-    assert [each["headers"] for each in orders.browse("orders")] == [
+    found = orders.browse("orders")
+    assert [each["headers"] for each in found] == [
         [{"key": "trace", "value": "1"}, {"key": "empty", "value": None}],
-        [{"key": "raw", "value": "//8=", "value_encoding": "base64"}, {"key": "t", "value": "x"}],
+        [raw, {"key": "t", "value": "x"}],
         [],
         None,
     ]
-
-
-def test_what_browse_prints_can_be_published_again(orders: Partq) -> None:
-    rows = [
-        {"key": "a", "value": "text\n\u0000", "headers": {"h": "1"}},
-        {"value": "/wA=", "value_encoding": "base64"},
-        {"key": "b", "value": "text", "value_encoding": "text"},
-    ]
-    orders("publish", "orders", stdin=json_lines(rows))
+    assert (found[1]["value"], found[1]["value_encoding"]) == ("/wA=", "base64")
     orders("queue", "create", "copy", "--partitions", 1)
     orders("publish", "copy", stdin=orders("browse", "orders", "--json").stdout)
-
-    def contents(queue: str) -> list[dict[str, Any]]:
-        return [{name: each[name] for name in each if name != "timestamp"} for each in orders.browse(queue)]
-
-    assert contents("copy") == contents("orders")
-    assert contents("copy")[1]["value_encoding"] == "base64"
+    assert [{**each, "timestamp": 0} for each in orders.browse("copy")] == [{**each, "timestamp": 0} for each in found]
 
 
 def test_blank_lines_a_missing_last_line_end_and_a_byte_order_mark_do_no_harm(orders: Partq) -> None:
@@ -218,28 +207,62 @@ def test_parquet_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path)
 
 
 def test_rows_of_any_other_table_become_json(orders: Partq, tmp_path: Path) -> None:
-    content = 'tail,flight,delay,origin,note\nN1,15,-3.50,JFK,"say ""hi"""\n,007,1e5,EWR,\n'
-    done = orders("publish", "orders", "--file", written(tmp_path / "a.csv", content), "--key-column", "tail")
-    assert done.stdout.startswith(f"Published 2 messages from {tmp_path}/a.csv to queue 'orders'")
-    assert done.stdout.splitlines()[0].endswith(": each row as a JSON object, key from 'tail'.")
+    content = 'tail,flight,origin,note\nN1,15,JFK,"say ""hi"""\n,007,EWR,\n'
+    orders("publish", "orders", "--file", written(tmp_path / "a.csv", content), "--key-column", "tail")
     assert orders.messages("orders") == [
-        ("N1", '{"tail":"N1","flight":15,"delay":-3.50,"origin":"JFK","note":"say \\"hi\\""}'),
-        (None, '{"tail":null,"flight":"007","delay":"1e5","origin":"EWR","note":null}'),
+        ("N1", '{"tail":"N1","flight":15,"origin":"JFK","note":"say \\"hi\\""}'),
+        (None, '{"tail":null,"flight":"007","origin":"EWR","note":null}'),
     ]
+
+
+TEXTS: dict[str, tuple[pa.Array, list[str]]] = {
+    "key": (pa.array([1, -(2**63), None]), ["1", str(-(2**63)), "null"]),
+    "large": (pa.array([2**64 - 1, 0, None], pa.uint64()), [str(2**64 - 1), "0", "null"]),
+    "ok": (pa.array([True, False, None]), ["true", "false", "null"]),
+    "float": (pa.array([0.1, 5.0, 1e20]), ["0.1", "5", "1e+20"]),
+    "strange": (pa.array([math.nan, math.inf, -math.inf]), ['"NaN"', '"Infinity"', '"-Infinity"']),
+    "price": (pa.array([Decimal("1.50"), Decimal("-0.01"), None]), ["1.50", "-0.01", "null"]),
+    "day": (pa.array([date(2026, 1, 2), None, None]), ['"2026-01-02"', "null", "null"]),
+    "time": (pa.array([time(1, 2, 3), None, None]), ['"01:02:03.000000"', "null", "null"]),
+    "wall": (
+        pa.array([datetime(2026, 1, 2, 3, 4, 5, 6), None, None]),  # noqa: DTZ001 - a wall clock
+        ['"2026-01-02T03:04:05.000006"', "null", "null"],
+    ),
+    "at": (
+        pa.array([datetime(2026, 1, 2, tzinfo=UTC), None, None], pa.timestamp("ms", "Asia/Kolkata")),
+        ['"2026-01-02T00:00:00.000Z"', "null", "null"],
+    ),
+    "raw": (pa.array([b"\xff\x00", b"", None]), ['"/wA="', '""', "null"]),
+    "nothing": (pa.nulls(3), ["null"] * 3),
+    "list": (pa.array([[1, None], [], None]), ["[1,null]", "[]", "null"]),
+    "both": (
+        pa.array([{"a": 1, "b": ["x"]}, None, {"a": None}]),
+        ['{"a":1,"b":["x"]}', "null", '{"a":null,"b":null}'],
+    ),
+    't"ext\\': (pa.array(['say "hi"\n\x00', "\u2028 é </script>", "\\"]), []),
+}
 
 
 def test_rows_of_parquet_become_json_by_their_types(orders: Partq, tmp_path: Path) -> None:
-    path = parquet(
-        tmp_path / "a.parquet",
-        id=pa.array([1, 2], pa.int64()),
-        price=pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
-        tags=pa.array([["a", "b"], None], pa.list_(pa.string())),
-    )
-    orders("publish", "orders", "--file", path, "--key-column", "id")
-    assert orders.messages("orders") == [
-        ("1", '{"id":1,"price":1.50,"tags":["a","b"]}'),
-        ("2", '{"id":2,"price":null,"tags":null}'),
-    ]
+    path = parquet(tmp_path / "a.parquet", **{name: column for name, (column, _) in TEXTS.items()})
+    orders("publish", "orders", "--file", path)
+    found = orders.messages("orders")
+    assert [key for key, _ in found] == ["1", str(-(2**63)), None]
+    for row, (_, value) in enumerate(found):
+        texts = [texts[row] if texts else json.dumps(column[row].as_py()) for column, texts in TEXTS.values()]
+        pairs = zip(TEXTS, texts, strict=True)
+        expected = "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in pairs) + "}"
+        assert json.loads(value, object_pairs_hook=list) == json.loads(expected, object_pairs_hook=list)
+        assert all(f":{text}" in value for text in texts[:-1]), "as it is written"
+
+
+def test_a_field_of_csv_is_a_number_only_if_json_would_write_it_so(orders: Partq, tmp_path: Path) -> None:
+    numbers = ["0", "-1", "12.50", "1" * 30]
+    others = ["007", "-", ".5", "5.", "1e5", "1\n", "\u0661", "+1", " 1", "true", "NaN"]
+    content = "c,d\n" + "".join(f'"{each}",\n' for each in [*numbers, *others])
+    orders("publish", "orders", "--file", written(tmp_path / "a.csv", content))
+    texts = [*numbers, *(json.dumps(each, ensure_ascii=False) for each in others)]
+    assert [value for _, value in orders.messages("orders")] == [f'{{"c":{text},"d":null}}' for text in texts]
 
 
 def test_rows_of_json_lines_are_published_as_they_stand_and_reported(orders: Partq, tmp_path: Path) -> None:
@@ -310,6 +333,7 @@ def test_a_bad_file_is_named_and_nothing_is_published(
         ({"key": [["a"]], "value": ["a"]}, (), "column 'key' has type list<"),
         ({"value": ["a"], "headers": ["x"]}, (), "has a column 'headers' of type string"),
         ({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, (), "column 'm' has type map<"),
+        ({"d": pa.array([1], pa.duration("s"))}, (), "column 'd' has type duration"),
         ({"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, (), "row 2 has a key that is not UTF-8"),
         ({"key": pa.array([b"a", BAD]), "value": texts(b"1", b"2")}, (), "row 2 has a key that is not UTF-8"),
         ({"id": texts(b"a", BAD), "n": [1, 2]}, ("--key-column", "id"), "row 2 has text in 'id'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,3 +27,13 @@ def make(command: Partq) -> Make:
         return partq.create_queue(name, partitions=partitions, store=command.url, **more)  # type: ignore[arg-type]
 
     return run
+
+
+def acknowledged(queue: partq.Queue, group: str, offsets: Mapping[int, int]) -> None:
+    """The group has acknowledged so far."""
+    with queue.consumer(group, starting="earliest", acknowledge="manual") as consumer:
+        batch = consumer.poll(0.5)
+        for message in batch or ():
+            if message.offset == offsets.get(message.partition, 0) - 1:
+                assert batch is not None
+                assert batch.acknowledge(message) == frozenset()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import SpanSubject
-from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
+from partq_spark.client.acknowledge import Acknowledger, Held, KeySequences
 from partq_spark.query.manual import RoundPosition
 from partq_spark.query.notify import Address, Datagram, Requester
 
@@ -202,36 +202,9 @@ def test_a_batch_that_did_not_begin_is_noticed(reader: Reader) -> None:
             sequences.seen(partition, offset, "a")
 
 
-# --- by offsets -------------------------------------------------------------------------------------------------------
-
-
-def test_offsets_are_refused_together(reader: Reader) -> None:
-    hand = Asking(reader).in_hand()
-    for wrong, words in (({0: 1, 1: 1001}, "delivered is up to 1000"), ({0: 1, 7: 1}, "it is not in hand")):
-        with pytest.raises(Invalid, match=words):
-            hand.acknowledge(wrong)
-    assert reader.told == []
-
-
-def test_a_partition_that_has_moved_on_is_left_out(reader: Reader) -> None:
-    """Also if that was while its batch was under way: a handoff is no mistake of the application's."""
-    reader.lose(1)
-    hand = Asking(reader).in_hand()
-    assert hand.acknowledge({0: 5, 1: 5}) == {0}
-    assert reader.told == [{0: (1, 5)}]
-    assert InHand(reader, "first", {}, frozenset({1})).acknowledge({1: 5}) == frozenset()
-
-
 @pytest.mark.conformance("API-05")
 def test_a_hand_from_before_a_partition_was_given_out_anew_does_not_count(reader: Reader) -> None:
     hand = Asking(reader).in_hand()
     reader.partitions[0] = Held(1, 0, 1000, round=1)
     assert hand.acknowledge({0: 5, 1: 5}) == {1}
     assert Asking(reader).in_hand().acknowledge({0: 5}) == {0}
-
-
-def test_what_cannot_be_a_name_is_refused() -> None:
-    for wrong in ({"queue": "Orders!"}, {"group": ""}, {"flow": "a b"}, {"namespace": "/"}, {"store": "s3://x"}):
-        names = {"queue": "orders", "group": "billing", "flow": "billing-1", "store": "file:///srv", **wrong}
-        with pytest.raises(Invalid):
-            Acknowledger(**names)  # type: ignore[arg-type]
