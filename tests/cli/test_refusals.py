@@ -105,13 +105,16 @@ WRONG = [
     ("publish orders --publish-id='a\nb'", "1 to 255 bytes"),
     ("publish orders --file none.csv", "does not exist"),
     ("publish orders --file /", "is a directory"),
-    *((f"browse orders {each}", "") for each in ("--partition -1", "--from -1", "--limit 0", "--limit x")),
+    ("browse orders --partition -1", "--partition"),
+    ("browse orders --from -1", "--from"),
+    *((f"browse orders --limit {each}", "--limit") for each in ("0", "x")),
     # groups
     ("group remove orders --group billing", "this would remove group 'billing', with 2 checkpoints of queue 'orders'"),
     ("group remove orders --group billing", "Add --yes"),
     ("group remove orders --group _head --yes", "not allowed"),
     ("PARTQ_OWNERSHIP=store group alter orders --group billing", "say how the group is to be shared"),
-    *((f"{REWIND} {each}", "") for each in ("", "--to 1 --by 1", "--to latest", "--to -1", "--by 0")),
+    *((f"{REWIND} {each}", "--to") for each in ("", "--to 1 --by 1", "--to latest", "--to -1")),
+    (f"{REWIND} --by 0", "--by"),
     (f"{REWIND[:-6]} --to 2", "Add --yes"),
     # the page
     ("ui --host 0.0.0.0", "set PARTQ_UI_TOKEN"),
@@ -121,15 +124,15 @@ WRONG = [
     ("PARTQ_UI_TOKEN=x ui", "PARTQ_UI_TOKEN has fewer than 16 characters and could be guessed"),
     # what was typed is told without what it would do to a terminal
     *(
-        (words.replace("EVIL", f"'{EVIL}'"), "")
+        (words.replace("EVIL", f"'{EVIL}'"), r"\\x1b\]0;title\\x07")
         for words in (
             *("EVIL", "queue EVIL", "queue list --EVIL", "queue list EVIL", "queue describe EVIL"),
             *("queue create a --partitions EVIL", f"{CREATE} --access-type EVIL"),
-            *("queue list --store file:///x/EVIL?", "queue list --store EVIL", "browse orders --from EVIL"),
-            *("publish orders --publish-id EVIL", "publish --topic EVIL*"),
-            "status orders --group g --ownership redis://EVIL",
+            *("browse orders --from EVIL", "publish orders --publish-id EVIL", "publish --topic EVIL*"),
         )
     ),
+    *((f"queue list --store {each}", "store .*not (repeated|shown)") for each in (f"file:///x/'{EVIL}'?", f"'{EVIL}'")),
+    (f"status orders --group g --ownership redis://'{EVIL}'", r"ownership redis://… \(not shown\)"),
 ]
 """Commands that exit with 2, and what they say."""
 

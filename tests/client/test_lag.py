@@ -28,11 +28,11 @@ def test_it_is_the_age_of_the_first_message_that_is_there_and_not_acknowledged(m
         acknowledged(queue, "billing", offsets)
         found = queue.status("billing").partitions
         now_s = time.time()
-        for each, (partition, offset) in zip(found, offsets.items(), strict=True):
+        for view, (partition, offset) in zip(found, offsets.items(), strict=True):
             behind = [m.timestamp.timestamp() for m in queue.browse(partition=partition) if m.offset >= offset]
-            assert each.lag == ends[partition] - offset == len(behind)
-            assert each.lag_s == pytest.approx(now_s - min(behind, default=now_s), abs=1)
-    assert [each.lag_s for each in found] == [0.0, 0.0]
+            assert view.lag == ends[partition] - offset == len(behind)
+            assert view.lag_s == pytest.approx(now_s - min(behind, default=now_s), abs=1)
+    assert [view.lag_s for view in queue.status("billing").partitions] == [0.0, 0.0]
 
 
 def test_of_many_compacted_partitions_the_rest_are_at_most_too_old(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
