@@ -17,16 +17,7 @@ from coordinator.fences import Carried, carry_out, side_by_side
 from coordinator.observe import Validity, drained
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.model import (
-    Delivery,
-    FlowRecord,
-    GroupKey,
-    GroupSettings,
-    GroupState,
-    Owner,
-    Partition,
-    Phase,
-)
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.objects.memory import MemoryStore
 
 A = TypeVar("A")

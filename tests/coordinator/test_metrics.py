@@ -19,15 +19,7 @@ from coordinator import metrics
 from coordinator.handoffs import Handoffs, Outcome
 from coordinator.health import Status, access_beside_health, metrics_for
 from coordinator.logs import LibraryLines, LineLog, silent
-from coordinator.metrics import (
-    METRICS,
-    CallFigures,
-    GroupFigures,
-    PartitionFigures,
-    Picture,
-    QueueFigures,
-    samples,
-)
+from coordinator.metrics import METRICS, CallFigures, GroupFigures, PartitionFigures, Picture, QueueFigures, samples
 from coordinator.tally import HOUSEKEEPING, Tally
 from partq_spark.base.metrics import Collector, Distribution, Exposition, Sample
 from partq_spark.group.model import GroupKey, PartitionStatus, RebalanceStatus
@@ -214,11 +206,7 @@ def test_the_log_is_counted_whatever_is_printed() -> None:
     log("info", "messages_trimmed", messages=2, held_back=None)
     log("info", "objects_deleted", objects=3, bytes=700, marked=1)
     assert tally.events.all() == {("fence_failed",): 1, ("messages_trimmed",): 2, ("objects_deleted",): 1}
-    assert tally.housekeeping.all() == {
-        ("trimmed_messages",): 7,
-        ("deleted_objects",): 3,
-        ("deleted_bytes",): 700,
-    }
+    assert tally.housekeeping.all() == {("trimmed_messages",): 7, ("deleted_objects",): 3, ("deleted_bytes",): 700}
     assert {*HOUSEKEEPING.values()} == metrics.TIDIED.keys()
 
 

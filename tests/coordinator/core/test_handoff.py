@@ -29,10 +29,7 @@ def fencing(to: Owner | None = None, *, to_epoch: int, **more: Any) -> Partition
 
 
 EXPECTED: dict[tuple[Phase, Step], tuple[Partition | None, str]] = {
-    (FREE, Step.GIVE): (
-        Partition(partition=0, phase=FENCING, epoch=4, to=C, to_epoch=5),
-        "fence 0 nobody@4 for c1@5",
-    ),
+    (FREE, Step.GIVE): (Partition(partition=0, phase=FENCING, epoch=4, to=C, to_epoch=5), "fence 0 nobody@4 for c1@5"),
     (FREE, Step.REMOVE): (None, ""),
     (FREE, Step.AHEAD): (
         Partition(partition=0, phase=FENCING, epoch=4, to_epoch=8, reports_lost=True),

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 CORE = Path(__file__).parents[3] / "coordinator/core"
-ALLOWED = {
-    *("__future__", "collections.abc", "dataclasses", "enum", "typing", "heapq"),
-    "partq_spark.group.model",
-}
+ALLOWED = {*("__future__", "collections.abc", "dataclasses", "enum", "typing", "heapq"), "partq_spark.group.model"}
 
 
 def imported(source: str) -> set[str]:

@@ -20,10 +20,7 @@ def main() -> int:
     parser.add_argument("--no-alterations", action="store_true", help="leave partitions and access type as they are")
     options = parser.parse_args()
     explorer = Explorer(
-        flows=options.flows,
-        partitions=options.partitions,
-        limit=options.states,
-        alterations=not options.no_alterations,
+        flows=options.flows, partitions=options.partitions, limit=options.states, alterations=not options.no_alterations
     )
     try:
         result = explorer.run()
