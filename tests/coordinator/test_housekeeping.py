@@ -18,6 +18,8 @@ from coordinator.leadership import StoreLife
 from coordinator.settings import Settings, load_settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Unavailable
+from partq_spark.group import lifecycle
+from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.sizes import LogSizes
@@ -138,6 +140,8 @@ class House:
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=random.Random(7))
         self.server = OwnershipServer(now_s=lambda: self.now_s)
         self.log: list[tuple[str, str | None]] = []
+        self.told: list[dict[str, object]] = []
+        self.effects = Effects(now_s=lambda: self.now_s, time_us=lambda: int(self.now_s * S))
         self.heads = Heads(self.objects, "default")
         self.done: list[str] = []
         self.does: Callable[[Task], bool] = lambda _: False  # whether there was something to do
@@ -147,13 +151,15 @@ class House:
 
     def _say(self, _level: str, event: str, /, **facts: object) -> None:
         self.log.append((event, str(facts["queue"]) if "queue" in facts else None))
+        self.told.append({"event": event, **facts})
 
     def _do(self, task: Task) -> TaskReport:
         found = self.does(task)
         self.done.append(task.queue)
         return TaskReport(event=None, facts={}, empty=not found)
 
-    def keeper(self, name: str = "a") -> Housekeeper:
+    def keeper(self, name: str = "a", *, works: bool = False) -> Housekeeper:
+        """`works`: its steps are the real ones."""
         environ = {"HOME": "/home/someone", "PARTQ_OWNERSHIP": "store", "PARTQ_COORDINATOR_NAME": name}
         ownership = self.server.open()
         return Housekeeper(
@@ -162,9 +168,9 @@ class House:
             ownership=ownership,
             life=StoreLife(ownership),
             heads=self.heads,
-            effects=Effects(now_s=lambda: self.now_s, time_us=lambda: int(self.now_s * S)),
+            effects=self.effects,
             log=self._say,
-            do=self._do,
+            do=None if works else self._do,
             renewal_s=0.01,
         )
 
@@ -189,6 +195,36 @@ def look(keeper: Housekeeper) -> None:
         if keeper.step() > 0.0:
             return
     raise AssertionError("there is always something to do")
+
+
+def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays() -> None:
+    """By the real steps, of which `tests/soak` shows the rest with a process."""
+    house, config = House(), QueueConfig(retention_s=60.0)
+    queue = admin.create_queue(house.objects, "default", "orders", 1, config, house.effects)
+    marks = {}
+    for group in ("audit", "billing"):
+        admin.create_group(queue, group, (0,))
+        store = lifecycle.checkpoints_of(queue, group)
+        marks[group] = store, store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0, delivered=None)
+    for number in range(3):
+        send(queue, values(number))
+    marks["billing"][0].update_checkpoint(marks["billing"][1], 3)
+    held = marks["audit"][0].update_checkpoint(marks["audit"][1], 2)
+    keeper = house.keeper(works=True)
+
+    def begin() -> tuple[int, ...]:
+        """Where the queue begins when its messages are old."""
+        house.now_s += 100.0
+        house.heads.look("orders")
+        look(keeper)
+        return queue.refresh().earliest
+
+    assert begin() == (2,)
+    (trimmed,) = (line for line in house.told if line["event"] == "messages_trimmed")
+    assert (trimmed["messages"], trimmed["held_back_by"]) == (2, "audit")
+    assert "retention of 60 s" in str(trimmed["reason"])
+    marks["audit"][0].update_checkpoint(held, 3)
+    assert begin() == (3,)
 
 
 @pytest.mark.parametrize("error", [Corrupt("its log is damaged (test)"), ZeroDivisionError("a mistake (test)")])
