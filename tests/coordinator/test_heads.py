@@ -14,9 +14,10 @@ from coordinator.removed_partitions import RemovedPartitions
 from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import GroupKey
+from partq_spark.group.model import GroupKey, Phase
 from partq_spark.log import admin, groups
 from partq_spark.log.layouts import resized
+from partq_spark.log.model import QueueConfig
 from tests.coordinator.runtimes import KEY, Coordinator, HandFlow, World, two_flows
 
 
@@ -204,6 +205,33 @@ def test_checkpoints_are_listed_once_for_a_rewind_and_not_in_other_rounds() -> N
     world.run(20)
     assert len(listed) == 1, "to adopt the group, and not for the rewind once more"
     assert world.counts() == {"a": 2, "b": 2}
+
+
+def test_a_rewind_that_could_not_be_looked_for_is_looked_for_again_and_goes_to_whom_the_partition_does() -> None:
+    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0))
+    coordinator = world.coordinator()
+    a = world.flow("a")
+    world.settle()
+    world.published(100)
+    for number in (0, 1):
+        assert a.deliver(number, 100)
+        a.acknowledge(number, 50)
+    b = world.flow("b")
+    world.settle()
+    (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
+    rewind(world, paused, 20)
+    admin.count_rewind(world.queue, KEY.group)
+
+    def no_answer() -> None:
+        raise ConnectionError("no answer")
+
+    coordinator.at("objects.list", no_answer)
+    with pytest.raises(ConnectionError):
+        coordinator.step()
+    world.run(1)
+    after = world.checkpoints()[paused]
+    assert (after.owner, after.offset, after.redelivered_below) == (b.owner, 20, 100)
+    assert world.counts() == {"a": 1, "b": 1}
 
 
 # --- whose groups -----------------------------------------------------------------------------------------------------

@@ -151,6 +151,35 @@ def test_a_group_that_fails_leaves_the_others_alone(place: Place, command: Comma
         assert place.shares(good) == {"a": 4}
 
 
+@pytest.mark.conformance("REB-15", "HAN-04")
+def test_a_damaged_checkpoint_keeps_its_own_partition_alone(place: Place) -> None:
+    queue = place.group()
+    with place.sidecar("c1") as first:
+        with place.application(queue, "a"):
+            place.until_shared(queue, a=4)
+            blob = Path(place.folder, "store/default/orders/billing/checkpoint/3")
+            good = blob.read_bytes()
+            blob.write_bytes(b"not what it was")
+        # It is a's no more, and nobody else's either.
+        with place.application(queue, "b"):
+            wait_until(lambda: place.shares(queue).get("b") == 3, "what a healthy partition needs")
+            wait_until(lambda: place.status(queue).rebalance_status is partq.RebalanceStatus.READY, "its end")
+            (told,) = first.lines("partition_stuck")
+            assert (told["partition"], told["level"]) == (3, "error")
+            assert "restore" in told["reason"]
+            code, facts = first.health()
+            assert code == 200
+            assert "partition 3" in facts["problem"]
+            first.kill()
+            with place.sidecar("c2") as second, place.application(queue, "c"):
+                wait_until(lambda: set(place.shares(queue)) == {"b", "c"}, "share for c")
+                assert [line["partition"] for line in second.lines("checkpoint_damaged")] == [3]
+                blob.write_bytes(good)
+                wait_until(lambda: sum(place.shares(queue).values()) == 4, "healing")
+                wait_until(lambda: second.problem == "", "silence")
+                assert second.end() == 0
+
+
 # --- stores that go away ----------------------------------------------------------------------------------------------
 
 

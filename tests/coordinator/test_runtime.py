@@ -391,26 +391,3 @@ def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> No
     after = world.server.state_of(KEY)
     assert after is not None
     assert after.token != "somebody", "from now on that one's swaps fail"
-
-
-def test_a_rewind_that_could_not_be_looked_for_is_looked_for_again_and_goes_to_whom_the_partition_does() -> None:
-    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0))
-    coordinator = world.coordinator()
-    a = world.flow("a")
-    world.settle()
-    world.published(100)
-    for number in (0, 1):
-        assert a.deliver(number, 100)
-        a.acknowledge(number, 50)
-    b = world.flow("b")
-    world.settle()
-    (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
-    lifecycle.checkpoints_of(world.queue, KEY.group).rewind(paused, 20, fence=True, delivered=100)
-    admin.count_rewind(world.queue, KEY.group)
-    coordinator.at("objects.list", raising(ConnectionError("no answer")))
-    with pytest.raises(ConnectionError):
-        coordinator.step()
-    world.run(1)
-    after = world.checkpoints()[paused]
-    assert (after.owner, after.offset, after.redelivered_below) == (b.owner, 20, 100)
-    assert world.counts() == {"a": 1, "b": 1}
