@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.error import HTTPError
@@ -24,43 +24,32 @@ WELL = Status(alive=True, ready=True, looked_s=0.1, groups=3, leading=2, failing
 
 
 AnyServer = HealthServer | PageServer
+BOTH = pytest.mark.parametrize("page", [False, True], ids=["alone", "with the page"])
+"""Health is the same whether the page is on its port or not."""
 
 
-class Kind:
-    """Health is the same whether the page is on its port or not."""
-
-    def __init__(self, *, page: bool) -> None:
-        self.page = page
-
-    @contextmanager
-    def serving(
-        self,
-        status: Callable[[], Status] = lambda: WELL,
-        *,
-        metrics: Metrics | None = None,
-        host: str = "127.0.0.1",
-        port: int | None = None,
-        reached: str = "127.0.0.1",
-        environ: Mapping[str, str] | None = None,
-    ) -> Iterator[AnyServer]:
-        """A server on `host`, which counts as one that is reached under the address `reached`."""
-        given = {"health.host": host, "health.port": str(free_port() if port is None else port)}
-        where = {"store.url": "file:///nothing/here", "store.ownership": "store"}
-        settings = load_settings(None, {}, {**where, **given})
-        access = access_beside_health(reached, environ or {})
-        answers = Answers(status, metrics=metrics, access=access)
-        made: AnyServer = (
-            serve(settings, answers, Timeline(), access)
-            if self.page
-            else HealthServer(settings.health_host, settings.health_port, answers)
-        )
-        yield made
-        made.close()
-
-
-@pytest.fixture(params=[False, True], ids=["alone", "with the page"])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return Kind(page=request.param)
+@contextmanager
+def serving(
+    page: bool,
+    status: Status = WELL,
+    *,
+    metrics: Metrics | None = None,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    reached: str = "127.0.0.1",
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[AnyServer]:
+    """A server on `host`, which counts as one that is reached under the address `reached`."""
+    given = {"health.host": host, "health.port": str(free_port() if port is None else port)}
+    settings = load_settings(None, {}, {"store.url": "file:///nothing/here", "store.ownership": "store", **given})
+    access = access_beside_health(reached, environ or {})
+    answers = Answers(lambda: status, metrics=metrics, access=access)
+    if page:
+        made: AnyServer = serve(settings, answers, Timeline(), access)
+    else:
+        made = HealthServer(settings.health_host, settings.health_port, answers)
+    yield made
+    made.close()
 
 
 def ask(server: AnyServer, path: str, **headers: str) -> tuple[int, str]:
@@ -72,6 +61,7 @@ def ask(server: AnyServer, path: str, **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("status", "alive", "ready"),
     [
@@ -81,8 +71,8 @@ def ask(server: AnyServer, path: str, **headers: str) -> tuple[int, str]:
     ],
     ids=["it works", "it cannot work", "it is stuck"],
 )
-def test_whether_it_lives_and_can_work_is_told(kind: Kind, status: Status, alive: int, ready: int) -> None:
-    with kind.serving(lambda: status) as server, socket.create_connection(("127.0.0.1", server.port)):
+def test_whether_it_lives_and_can_work_is_told(page: bool, status: Status, alive: int, ready: int) -> None:
+    with serving(page, status) as server, socket.create_connection(("127.0.0.1", server.port)):
         # A client that connects and says nothing keeps nobody waiting.
         assert ask(server, "/healthz")[0] == alive
         for path in ("/readyz", "/readyz?verbose"):
@@ -107,6 +97,7 @@ CLOSED = {"PARTQ_UI_TOKEN": TOKEN}
 NAMED = {**CLOSED, "PARTQ_UI_HOSTS": "coordinator.prod"}
 
 
+@BOTH
 @pytest.mark.conformance("OBS-03")
 @pytest.mark.parametrize(
     ("reached", "environ", "headers", "code", "words"),
@@ -132,40 +123,38 @@ NAMED = {**CLOSED, "PARTQ_UI_HOSTS": "coordinator.prod"}
     ],
 )
 def test_who_gets_metrics(
-    kind: Kind, reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
+    page: bool, reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
 ) -> None:
     """Health is everybody's."""
-    with kind.serving(metrics=told, reached=reached, environ=environ) as server:
+    with serving(page, metrics=told, reached=reached, environ=environ) as server:
         found, body = ask(server, "/metrics?name=all", **headers)
         assert (found, words in body) == (code, True)
         host = {"Host": headers["Host"]} if "Host" in headers else {}
         assert ask(server, "/healthz", **host)[0] == ask(server, "/readyz", **host)[0] == 200
 
 
-def test_a_mistake_in_metrics_takes_no_health_away(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+@BOTH
+def test_a_mistake_in_metrics_takes_no_health_away(page: bool, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_accept: str) -> tuple[str, bytes]:
         raise KeyError("a mistake")
 
-    with kind.serving(metrics=broken) as server:
+    with serving(page, metrics=broken) as server:
         code, body = ask(server, "/metrics")
         assert (code, body) == (500, "metrics could not be told: see the coordinator's log\n")
         assert ask(server, "/healthz")[0] == 200
     assert "a mistake" in caplog.text
 
 
-def test_what_cannot_be_served_is_named(kind: Kind) -> None:
-    wrong = {"two words": "not allowed as it is", "short": "fewer than 16 characters and could be guessed"}
-    for token, words in wrong.items():
-        with pytest.raises(Invalid, match=f"PARTQ_UI_TOKEN .*{words}"):
-            access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": token})
+@BOTH
+def test_what_cannot_be_served_is_named(page: bool) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         refused = pytest.raises(Invalid, match=rf"health\.port = {port} .* choose another port, or 0 for none")
-        with refused, kind.serving(port=port):
+        with refused, serving(page, port=port):
             pass
-    with pytest.raises(Invalid, match=r"192\.0\.2\.1 cannot be used"), kind.serving(host="192.0.2.1"):
+    with pytest.raises(Invalid, match=r"192\.0\.2\.1 cannot be used"), serving(page, host="192.0.2.1"):
         pass
 
 
@@ -185,7 +174,7 @@ def test_what_cannot_be_served_is_named(kind: Kind) -> None:
 def test_who_gets_the_page(
     reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
 ) -> None:
-    with Kind(page=True).serving(reached=reached, environ=environ) as server:
+    with serving(True, reached=reached, environ=environ) as server:
         found, body = ask(server, "/", **headers)
         assert (found, words in body) == (code, True)
         assert isinstance(server, PageServer) == (code != 404)

@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 import partq
 from tests.cast.sidecars import WAIT_S, Place, Sidecar
+from tests.group.ownership.redis_servers import SpecialRedis
 from tests.support.servers import Azurite, RedisServer, free_port, running
 from tests.support.waiting import wait_until
 
@@ -24,20 +26,24 @@ Command = Callable[..., object]
 RETRY = {"PARTQ_COORDINATOR_RETRY_MOST_S": "0.3"}
 
 
-class SpecialRedis(RedisServer):
-    """A redis-server with more arguments; it counts as started when it answers anything at all."""
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    """A server of one's own, to kill, flush and spoil."""
+    with running(RedisServer()) as server:
+        yield server
 
-    def __init__(self, *arguments: str) -> None:
-        super().__init__()
-        self.arguments = arguments
 
-    def command(self) -> list[str]:
-        return [*super().command(), *self.arguments]
+@pytest.fixture
+def command(redis: RedisServer) -> Iterator[Callable[..., object]]:
+    """One command for it, in words; its answer."""
+    with Redis(port=redis.port, decode_responses=True) as client:
+        yield client.execute_command
 
-    def answers(self) -> bool:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(1) in (b"+", b"-")
+
+@pytest.fixture
+def place(tmp_path: Path, redis: RedisServer) -> Place:
+    """Stores of one's own: the queues in a folder, ownership in that Redis."""
+    return Place(tmp_path, redis.url)
 
 
 # --- its work ---------------------------------------------------------------------------------------------------------

@@ -181,10 +181,6 @@ class Group:
                 lines += self._feed(PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to))
         return lines + self.fence() if lines and self.land_fences else lines
 
-    def stuck(self, number: int, reason: str = "it is damaged") -> list[str]:
-        """The fence that this partition waits for comes to nothing, for nobody knows how long."""
-        return self.event(FenceStuck(partition=number, epoch=self.partition(number).to_epoch, reason=reason))
-
     def alter(
         self,
         partitions: Iterable[int] | None = None,
@@ -196,9 +192,6 @@ class Group:
         present = (p.partition for p in self.state.partitions.values() if not p.removed)
         numbers = tuple(present if partitions is None else partitions)
         return self.event(QueueAltered(settings=self.settings, partitions=numbers, epochs=epochs or {}))
-
-    def ahead(self, number: int, epoch: int) -> list[str]:
-        return self.event(CheckpointAhead(partition=number, epoch=epoch))
 
     def sleep(self, seconds: float) -> list[str]:
         """Let time pass; every timer fires when it is due."""
@@ -246,10 +239,6 @@ class Group:
     def mapping(self, flow: str) -> dict[int, int]:
         """What the flow would present when it binds again."""
         return {n: p.epoch for n, p in self.state.partitions.items() if p.owner is not None and p.owner.flow == flow}
-
-    def handoffs(self) -> int:
-        """Pauses since the log was cleared."""
-        return sum(entry.startswith("pause") for entry in self.log)
 
 
 def balanced(partitions: int, flows: int, **how: object) -> Group:
@@ -311,9 +300,9 @@ def timers(group: Group, delay_s: str, handoff_s: str) -> list[str]:
     return group.alter()
 
 
-def word_of_an_earlier_fence(group: Group, number: str) -> list[str]:
-    epoch = group.partition(int(number)).to_epoch - 1
-    return group.event(FenceStuck(partition=int(number), epoch=epoch, reason="an old one"))
+def stuck(group: Group, number: str, *words: str, earlier: int = 0) -> list[str]:
+    epoch = group.partition(int(number)).to_epoch - earlier
+    return group.event(FenceStuck(partition=int(number), epoch=epoch, reason=" ".join(words) or "it is damaged"))
 
 
 ACTS: Final[dict[str, Callable[..., list[str] | None]]] = {
@@ -323,9 +312,9 @@ ACTS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "drain": lambda group, *numbers: group.drain(*map(int, numbers)),
     "fence": lambda group, *numbers: group.fence(*map(int, numbers)),
     "fences": lambda group, _: setattr(group, "land_fences", True),  # "land": by themselves from now on
-    "stuck": lambda group, number, *reason: group.stuck(int(number), " ".join(reason) or "it is damaged"),
-    "old-word-of": word_of_an_earlier_fence,
-    "ahead": lambda group, number, epoch: group.ahead(int(number), int(epoch)),
+    "stuck": stuck,  # the fence that it waits for comes to nothing, for nobody knows how long
+    "old-word-of": lambda group, number: stuck(group, number, "an", "old", "one", earlier=1),
+    "ahead": lambda group, number, epoch: group.event(CheckpointAhead(partition=int(number), epoch=int(epoch))),
     "lose-reports": lambda group: group.event(ReportsLost(incarnation="2")),
     "share": lambda group, access: group.alter(access=AccessType(access)),
     "resize": lambda group, *words: group.alter([int(w) for w in words if "@" not in w], epochs=epochs(words)),
@@ -357,7 +346,7 @@ SEEN: Final[dict[str, Callable[[Group], list[str]]]] = {
     "known": lambda group: sorted(group.state.flows),
     "active": lambda group: sorted(name for name, flow in group.state.flows.items() if flow.active),
     "updates": lambda group: [f"{name}:{flow.updates}" for name, flow in sorted(group.state.flows.items())],
-    "handoffs": lambda group: [str(group.handoffs())],
+    "handoffs": lambda group: [str(sum(entry.startswith("pause") for entry in group.log))],
     "remembers": lambda group: [name for name in ("trigger", "altered") if getattr(group.state, name)],
     "due": due,
 }
