@@ -10,11 +10,13 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import partq
-from tests.cast import publisher
-from tests.cast.sidecars import GROUP, Sidecar, checkpoints
+from tests.cast import consumers, publisher
+from tests.cast.journal import EVENTS, NAME
+from tests.cast.sidecars import COORDINATOR, GROUP, Sidecar, checkpoints
 from tests.support.processes import Program
 from tests.support.servers import ROOT, RedisServer
 
@@ -33,25 +35,27 @@ class Cast:
         session_timeout_s: float,
         store_url: str = "",
         store_environment: Mapping[str, str] | None = None,
+        ownership_url: str = "",
         **queue: Any,
     ) -> None:
         """`store_url`: another store than a folder, opened with this process' environment; the processes that are
-        started open it with `store_environment`.
+        started open it with `store_environment`. `ownership_url`: in place of a Redis.
         """
         self.folder = folder
         self.session_timeout_s = session_timeout_s
         self.store_url = store_url or f"file://{folder}/store"
         self._store_environment = dict(store_environment or {})
         self.redis = RedisServer()
-        self.ownership_url = self.redis.url
+        self.ownership_url = ownership_url or self.redis.url
         self.queue = partq.create_queue(QUEUE, store=self.store_url, **queue)
-        self.queue.create_group(GROUP, starting="earliest")
+        self.queue.create_group(GROUP, starting="earliest", ownership=ownership_url or None)
         self.coordinators: dict[str, Sidecar] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self.redis.start()
-        self._stack.callback(self.redis.stop)
+        if self.ownership_url == self.redis.url:
+            self.redis.start()
+            self._stack.callback(self.redis.stop)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,15 +68,34 @@ class Cast:
         found = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
         return {**found, **self._store_environment, **(extra or {})}
 
-    def start_coordinator(self, name: str) -> Sidecar:
+    def start_coordinator(
+        self, name: str, extra: Mapping[str, str] = MappingProxyType({}), command: tuple[str, ...] = COORDINATOR
+    ) -> Sidecar:
         """A coordinator process with short timers."""
         if name not in self.coordinators:
             short = {**_SHORT, "ASSUMED_SESSION_TIMEOUT_S": self.session_timeout_s}
             given = {"PARTQ_STORE": self.store_url, "PARTQ_OWNERSHIP": self.ownership_url}
             given |= {f"PARTQ_COORDINATOR_{field}": str(value) for field, value in short.items()}
-            self.coordinators[name] = Sidecar(self.folder, name, self.environment(given))
+            self.coordinators[name] = Sidecar(self.folder, name, self.environment({**given, **extra}), command)
             self._stack.callback(self.coordinators[name].kill)
         return self.coordinators[name].start()
+
+    def consumer(self, name: str, kind: consumers.Kind, *, steady: bool = False) -> Program:
+        """One in plain Python, whose flow and folder have this name. It is still to be started."""
+        folder = self.folder / name
+        plan = consumers.Plan(
+            store=self.store_url,
+            queue=QUEUE,
+            group=GROUP,
+            ownership=self.ownership_url,
+            session_timeout_s=self.session_timeout_s,
+            flow=name,
+            kind=kind,
+            steady=steady,
+            journal=str(folder / NAME),
+            events=str(folder / EVENTS),
+        )
+        return self.program(Path(consumers.__file__), plan, name, folder)
 
     def publisher(self, messages: int, interval_s: float, keys: int) -> Program:
         """Publishes so many messages at a time once it is started, with so many keys in turn."""

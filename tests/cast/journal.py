@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from tests.world.facts import Fact, Lying, Row
 Place = tuple[int, int]
 NAME: Final = "facts.jsonl"
 LOG: Final = "log.jsonl"
+EVENTS: Final = "events.jsonl"
+"""What becomes of a query or a consumer: that it began, or failed."""
 
 
 def now_us() -> int:
@@ -36,8 +38,9 @@ class Journal:
         os.write(self._file, f"{json.dumps([type(fact).__name__, *fact])}\n".encode())
 
 
-def read_facts(paths: Iterable[Path]) -> list[Fact]:
-    """Those of all journals, in their order."""
+def read_facts(folder: Path) -> list[Fact]:
+    """Those of all journals of a run, in their order."""
+    paths = [*folder.glob(NAME), *folder.glob(f"*/{NAME}")]
     return sorted((fact for path in paths for fact in _facts(path)), key=lambda fact: fact.at_us)
 
 

@@ -16,6 +16,8 @@ WITHIN_S: Final = 60.0
 session timeout, delay, max-handoff-time, a new leader, a Redis that came back and a driver's start after one another.
 """
 
+_MOST_TOLD: Final = 1000  # characters: the rows of a batch may be many
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
@@ -58,7 +60,7 @@ def judge_group(
         if len(log) != published:
             violations.append(f"{published} messages were published, the queue has {len(log)}")
     except Violation as violation:
-        violations.append(f"{group}: {violation}")
+        violations.append(f"{group}: {violation}"[:_MOST_TOLD])
     given = [fact for fact in mine if isinstance(fact, Given)]
     rows = [(row.partition, row.offset) for fact in given for row in fact.rows]
     return Verdict(

@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.environment import Environment
 from tests.cast.consumers import FAILURE
-from tests.cast.journal import LOG, NAME, read_facts, read_log
+from tests.cast.journal import EVENTS, LOG, read_facts, read_log
 from tests.cast.sidecars import GROUP, lines_of
 from tests.cast.verdict import WITHIN_S, Verdict, judge_group
 from tests.chaos.faults import Kind
@@ -87,7 +87,7 @@ class Outcome:
 def outcome_of(folder: Path) -> Outcome:
     """Judge what a run left in `folder`."""
     course = read_course(folder)
-    facts = read_facts([*folder.glob(NAME), *folder.glob(f"*/{NAME}")])
+    facts = read_facts(folder)
     log = read_log(folder / LOG)
     lines = [line for path in folder.glob("coordinator-*.log") for line in lines_of(path)]
     return Outcome(
@@ -104,7 +104,7 @@ def outcome_of(folder: Path) -> Outcome:
             for mode in course.modes
         },
         handoffs=handoffs(line for line in lines if str(line.get("group", "")).endswith(f"/{GROUP}")),
-        errors=sum(map(read_errors, folder.glob("*/events.jsonl")), Counter()),
+        errors=sum(map(read_errors, folder.glob(f"*/{EVENTS}")), Counter()),
     )
 
 

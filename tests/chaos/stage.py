@@ -15,7 +15,7 @@ import psutil
 
 from tests.cast import consumers
 from tests.cast.cast import QUEUE, Cast
-from tests.cast.journal import NAME, read_facts
+from tests.cast.journal import EVENTS, NAME, read_facts
 from tests.chaos import driver
 from tests.chaos.faults import FREEZING, Kind
 from tests.chaos.modes import GROUPS, OPTIONS, Mode, driver_names
@@ -39,7 +39,7 @@ class Driver:
         self.mode = mode
         self.folder = cast.folder / name
         self.spark_checkpoint = self.folder / "checkpoint"
-        self.events = self.folder / "events.jsonl"
+        self.events = self.folder / EVENTS
         self.down = False  # killed, and not started again yet
         options = {
             "store": cast.store_url,
@@ -94,22 +94,9 @@ class PythonConsumer:
     def __init__(self, name: str, kind: consumers.Kind, cast: Cast) -> None:
         self.name = name
         self.down = False
-        folder = cast.folder / name
-        self._journal = folder / NAME
-        self._events = folder / "events.jsonl"
-        plan = consumers.Plan(
-            store=cast.store_url,
-            queue=QUEUE,
-            group=GROUPS[self.mode],
-            ownership=cast.ownership_url,
-            session_timeout_s=cast.session_timeout_s,
-            flow=name,
-            kind=kind,
-            steady=False,
-            journal=str(self._journal),
-            events=str(self._events),
-        )
-        self.program = cast.program(Path(consumers.__file__), plan, name, folder)
+        self._journal = cast.folder / name / NAME
+        self._events = cast.folder / name / EVENTS
+        self.program = cast.consumer(name, kind)
 
     @property
     def commits(self) -> int:
@@ -153,7 +140,7 @@ class Stage:
             if each.mode is Mode.MANUAL and (told := self.cast.behind(GROUPS[each.mode], ends)):
                 return told
             if each.mode is Mode.UNKEPT:
-                facts = read_facts([each.folder / NAME])
+                facts = read_facts(each.folder)
                 done = {row[:2] for fact in facts if isinstance(fact, Handled) for row in fact.rows}
                 if len(done) < sum(ends):
                     return f"{each.name} has dealt with {len(done)} of {sum(ends)} messages"

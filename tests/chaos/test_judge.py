@@ -90,7 +90,7 @@ def test_what_must_not_be_of_flows_that_share_a_group(facts: tuple[Fact, ...], p
         journal.write(fact)
     with (tmp_path / "facts.jsonl").open("a") as file:
         file.write('["Given", 1, 2, "g')  # by one that was killed
-    read = read_facts([tmp_path / "facts.jsonl"])
+    read = read_facts(tmp_path)
     assert read == list(facts)
     found = judge_group("g", read, LOG, published=6, keys=2)
     assert len(found.violations) == bool(problem)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.cast.sidecars import GROUP
 from tests.page.conftest import publish
-from tests.page.scene import GROUP, QUEUE, Scene, scene
+from tests.page.scene import QUEUE, Scene, scene
 from tests.support.browser import Tab, browser
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "images"
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scene(Path(place) / "scene", max_handoff_time_s=5) as played,
     ):
         tab = chromium.tab()
-        take(tab, played, f"http://127.0.0.1:{played.sidecar.port}", folder)
+        take(tab, played, f"http://127.0.0.1:{played.coordinator.port}", folder)
         problems = tab.errors
     for problem in problems:
         print(f"pictures: the console said: {problem}")  # noqa: T201 - a script's word

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import partq
+from tests.cast.sidecars import GROUP
 from tests.page import crowd
 from tests.page.conftest import publish
-from tests.page.scene import GROUP, QUEUE, scene
+from tests.page.scene import QUEUE, scene
 from tests.page.serving import Served, serving
 from tests.support.browser import COUNT_DRAWS, Tab
 from tests.support.waiting import wait_until
@@ -34,15 +35,14 @@ def live(tab: Tab) -> None:
 
 @pytest.mark.alone
 @pytest.mark.conformance("OBS-01")
-def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path: Path) -> None:
-    with (
-        scene(tmp_path / "scene", max_handoff_time_s=5) as played,
-        serving(played.store, ownership="store") as page,
-    ):
+def test_a_coordinator_shows_a_handoff_within_a_second_of_the_status_and_its_decisions(
+    tab: Tab, tmp_path: Path
+) -> None:
+    with scene(tmp_path / "scene", max_handoff_time_s=5) as played:
         played.publish(2000)
         played.join("amber")
         played.join("blue", hold_s=8)  # longer than a handoff may take
-        tab.open(page.url + PATH)
+        tab.open(f"http://127.0.0.1:{played.coordinator.port}{PATH}")
         live(tab)
         played.settled("amber", "blue")
         played.join("coral", hold_s=0.1)
@@ -58,23 +58,10 @@ def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path
         settled = played.settled("amber", "blue", "coral")
         wanted = {each.flow: list(each.partitions) for each in settled.flows}
         wait_until(lambda: tab.run(LANES) == wanted, "lanes", SEEN_WITHIN_S)
-
-
-@pytest.mark.alone
-@pytest.mark.conformance("OBS-01")
-def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Path) -> None:
-    with scene(tmp_path / "scene", rebalance_delay_s=0.2) as played:
-        played.publish(200)
-        played.join("amber")
-        played.settled("amber")
-        tab.open(f"http://127.0.0.1:{played.sidecar.port}{PATH}")
-        live(tab)
-        played.join("blue")
-        played.settled("amber", "blue")
         decisions = "document.getElementById('timeline').textContent"
         tab.until(f"{decisions}.includes('flow bound') && {decisions}.includes('balance')", "decisions", within_s=5)
         assert "No coordinator" not in tab.run(decisions)
-        assert played.sidecar.health("/readyz")[0] == 200
+        assert played.coordinator.is_ready()
         tab.leave()
 
 
@@ -88,6 +75,7 @@ def test_hostile_names_and_messages_are_text(tab: Tab, page: Served, orders: par
     assert tab.run("document.documentElement.scrollWidth <= window.innerWidth")
     shown = tab.run("[...document.querySelectorAll('.value')].map(each => each.textContent)")
     assert script.decode() in shown
+    assert "(9.9 MB, cut)" in tab.run("document.body.innerText")
     assert r"\x1b]0;title\x07" in shown
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import partq as api
+from tests.cast.sidecars import GROUP
 from tests.page.conftest import publish
-from tests.page.scene import GROUP, QUEUE, scene
+from tests.page.scene import QUEUE, scene
 from tests.page.serving import serving
 from tests.support.command_line import Partq
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.conformance("OBS-06")]
 
@@ -31,10 +31,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for flow in FLOWS:
             made.join(flow)
         made.settled(*FLOWS)
-        wait_until(lambda: not any(each.lag for each in made.status().partitions), "the acknowledgement of everything")
-        made.sidecar.kill()
+        made.until_acknowledged(made.queue)
+        made.coordinator.kill()
     made.queue.create_group("audit", starting="earliest")
-    api.create_queue("other", partitions=1, store=made.store)
+    api.create_queue("other", partitions=1, store=made.url)
     return folder / "store"
 
 

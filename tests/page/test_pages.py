@@ -126,24 +126,13 @@ def test_messages_are_shown_newest_first_page_by_page_and_nothing_is_taken(page:
 
 
 @OBS_03
-@pytest.mark.slow
-def test_hostile_names_and_large_messages_are_text_that_is_cut(page: Served, orders: partq.Queue) -> None:
-    publish(orders, b"\x1b]0;title\x07\x1b[31m", "\u202eevil \u2066".encode(), key="<svg onload=alert(1)>")
-    answer = page.get("/queues/orders/messages?limit=100")
-    for bad in ("<svg onload", "\x1b", "\x07", "\u202e"):
-        assert bad not in answer.text
-    for name in ("%3Cscript%3Ealert(1)%3C%2Fscript%3E", "..%2f..%2fetc", "%1b[31m", "x" * 3000):
-        for path in (f"/queues/{name}", f"/queues/orders/groups/{name}", f"/queues/{name}/messages"):
-            answer = page.get(path)
-            assert answer.status == 404
-            assert "<script>alert" not in answer.text
-            assert "\x1b" not in answer.text
-    publish(orders, b"<b>" + b"x" * 9_900_000, key="large")
-    found = next(each for each in orders.browse() if each.key == "large")
-    answer = page.get(f"/queues/orders/messages?partition={found.partition}&from={found.offset}&limit=1")
-    assert answer.status == 200
-    assert len(answer.text) < 20_000
-    assert "(9.9 MB, cut)" in answer.text
+@pytest.mark.parametrize("name", ["%3Cscript%3Ealert(1)%3C%2Fscript%3E", "..%2f..%2fetc", "%1b[31m", "x" * 3000])
+def test_a_hostile_name_is_not_there_and_is_text(page: Served, name: str) -> None:
+    for path in (f"/queues/{name}", f"/queues/orders/groups/{name}", f"/queues/{name}/messages"):
+        answer = page.get(path)
+        assert answer.status == 404
+        assert "<script>alert" not in answer.text
+        assert "\x1b" not in answer.text
 
 
 @OBS_03
@@ -277,7 +266,14 @@ def test_the_token_is_a_header_for_programs_and_is_typed_once(locked: Served) ->
 
 
 @pytest.mark.parametrize(
-    "headers", [{"X_Forwarded_Proto": "https"}, {"X_Forwarded_Proto": "HTTPS, http"}, {"Origin": "https://localhost"}]
+    "headers",
+    [
+        {"X_Forwarded_Proto": "https"},
+        {"X_Forwarded_Proto": "HTTPS, http"},
+        {"Origin": "https://localhost"},
+        # What Chromium sends to a proxy that asks by another name, as nginx does by itself.
+        {"Origin": "https://partq.example:8443", "Sec_Fetch_Site": "same-origin"},
+    ],
 )
 def test_behind_tls_the_cookie_is_sent_over_tls_alone(locked: Served, headers: dict[str, str]) -> None:
     answer = locked.post("/login", {"token": TOKEN}, Host="localhost", **headers)
@@ -319,16 +315,17 @@ def test_what_another_site_makes_a_browser_send_changes_nothing(locked: Served, 
 def test_a_rewind_of_many_messages_asks_for_the_name_of_the_group(locked: Served, orders: partq.Queue) -> None:
     publish(orders, *[b"x"] * 10_000)
     acknowledge(orders)
-    form = {"to": "earliest"}
-    shown = locked.post(REWIND, form, Authorization=f"Bearer {TOKEN}").text
-    assert "type the name of the group" in shown
+
+    def sent(**fields: str) -> str:
+        return locked.post(REWIND, {"to": "earliest", **fields}, Authorization=f"Bearer {TOKEN}").text
+
+    assert "type the name of the group" in sent()
+    assert "type the name of the group" not in sent(to="by", value="1")
     for name in ("", "other"):
-        answer = locked.post(REWIND, {**form, "step": "do", "name": name}, Authorization=f"Bearer {TOKEN}")
-        assert "Type the name of the group, billing: more than 10,000 come again." in answer.text
+        told = sent(step="do", name=name)
+        assert "Type the name of the group, billing: more than 10,000 come again." in told
         assert orders.checkpoints("billing").lag == 0
-    few = locked.post(REWIND, {"to": "by", "value": "1"}, Authorization=f"Bearer {TOKEN}").text
-    assert "type the name of the group" not in few
-    locked.post(REWIND, {**form, "step": "do", "name": "billing"}, Authorization=f"Bearer {TOKEN}")
+    sent(step="do", name="billing")
     assert orders.checkpoints("billing").lag == 10_040
 
 

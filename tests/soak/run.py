@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,18 +17,16 @@ from typing import Final
 import psutil
 
 import partq
-from tests.cast import consumers, publisher
+from tests.cast.cast import QUEUE, Cast
+from tests.cast.consumers import Kind
 from tests.cast.journal import NAME, read_facts
 from tests.cast.looks import Observer
-from tests.cast.sidecars import GROUP, Sidecar, checkpoints
+from tests.cast.sidecars import COORDINATOR, GROUP, checkpoints
 from tests.cast.verdict import judge_group
 from tests.soak.verdict import Sample, grown
-from tests.support.processes import Program
-from tests.support.servers import ROOT
 from tests.support.waiting import wait_until
 from tests.world.facts import Fact, Given, Lying
 
-QUEUE: Final = "soak"
 KEYS: Final = 50
 PLANS: Final = 7  # of one sample
 _END_WAIT_S: Final = 60.0
@@ -48,7 +45,7 @@ class Course:
     min_age_s: float = 20.0
     sample_s: float = 10.0
     look_s: float = 5.0
-    coordinator: tuple[str, ...] = ()  # its command, where it is another one
+    coordinator: tuple[str, ...] = COORDINATOR  # its command, where it is another one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,39 +65,29 @@ class Outcome:
 
 def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: None) -> Outcome:
     """Take the course. Raises `AssertionError` if somebody never begins or never ends."""
-    url, journal = f"file://{folder}/store", folder / NAME
-    queue = partq.create_queue(
-        QUEUE, store=url, partitions=course.partitions, rebalance_delay_s=0.5, retention_s=course.retention_s
-    )
-    queue.create_group(GROUP, starting="earliest", ownership="store")
-    consuming = consumers.Plan(
-        store=url,
-        queue=QUEUE,
-        group=GROUP,
-        ownership="store",
-        session_timeout_s=10.0,
-        flow="soak",
-        kind=consumers.Kind.NEXT,
-        steady=True,
-        journal=str(journal),
-        events=str(folder / "events.jsonl"),
-    )
-    publishing = publisher.Plan(
-        store=url, queue=QUEUE, messages=course.messages, interval_s=course.interval_s, keys=KEYS
-    )
     samples: list[Sample] = []
-    with ExitStack() as stack:
-        sidecar = stack.enter_context(Sidecar(folder, "coordinator", _environ(url, folder, course), course.coordinator))
+    house = {
+        "COLLECTION_GRACE_S": course.grace_s,
+        "COMPACTION_MIN_AGE_S": course.min_age_s,
+        "HOUSEKEEPING_LOOK_S": course.look_s,
+    }
+    with (
+        Cast(
+            folder,
+            session_timeout_s=10.0,
+            ownership_url="store",
+            partitions=course.partitions,
+            rebalance_delay_s=0.5,
+            retention_s=course.retention_s,
+        ) as cast,
+        Observer(cast.queue, GROUP, folder / NAME),
+    ):
+        queue, wanted = cast.queue, {f"PARTQ_COORDINATOR_{name}": f"{value:g}" for name, value in house.items()}
+        sidecar = cast.start_coordinator("coordinator", wanted, course.coordinator)
         children = [
-            stack.enter_context(
-                Program.script(Path(script), plan, name=name, folder=folder, environment=_environ(url, folder, course))
-            )
-            for name, script, plan in (
-                ("consumer", consumers.__file__, consuming),
-                ("publisher", publisher.__file__, publishing),
-            )
+            cast.consumer("consumer", Kind.NEXT, steady=True).start(),
+            cast.publisher(course.messages, course.interval_s, KEYS).start(),
         ]
-        stack.enter_context(Observer(queue, GROUP, journal))
         begun_s = time.monotonic()
         while (at_s := time.monotonic() - begun_s) < course.length_s:
             samples.append(sample(folder, queue, at_s))
@@ -119,7 +106,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
             assert child.wait_end(_END_WAIT_S) == 0, child.tail()
         sidecar.end()
     published = int((folder / "publisher.log").read_text().split()[-1])
-    facts = read_facts([journal])
+    facts = read_facts(folder)
     return Outcome(
         course=course,
         samples=samples,
@@ -178,16 +165,3 @@ def _line(sample: Sample) -> str:
     head = f"head {sample.head_bytes / 1000:.1f} kB with {sample.references} chunks and {sample.entries} entries"
     stored = f"{sample.objects} objects, {sample.bytes / 1000:,.0f} kB"
     return f"{sample.at_s:6.0f} s: {stored}, {head}, {sample.messages:,} messages, plan {sample.plan_ms:.1f} ms"
-
-
-def _environ(url: str, folder: Path, course: Course) -> dict[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "PYTHONPATH": str(ROOT),
-        "PARTQ_STORE": url,
-        "PARTQ_OWNERSHIP": "store",
-        "PARTQ_COORDINATOR_COLLECTION_GRACE_S": f"{course.grace_s:g}",
-        "PARTQ_COORDINATOR_COMPACTION_MIN_AGE_S": f"{course.min_age_s:g}",
-        "PARTQ_COORDINATOR_HOUSEKEEPING_LOOK_S": f"{course.look_s:g}",
-    }
