@@ -11,11 +11,12 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 from pyspark.sql import DataFrame
@@ -36,7 +37,6 @@ from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.log.admin import alter_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
-from tests.chaos.handoffs import Handoff, handoffs
 from tests.support.servers import RedisServer, running
 
 BATCH_S: Final = 1.0
@@ -85,10 +85,30 @@ class _Group:
         given = {**self.bed.options(queue), "startingOffsets": "earliest", **options}
         return self.bed.spark.readStream.format("partq").options(**given).load()
 
-    def handoffs(self) -> Sequence[Handoff]:
+    def pauses(self) -> Sequence[Pause]:
         """All so far, by the coordinator's log."""
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return handoffs(lines).ended
+        return list(_handoffs(lines))
+
+
+class Pause(NamedTuple):
+    """Of a partition on its way to another flow."""
+
+    begun_s: float
+    pause_s: float
+
+
+def _handoffs(lines: Sequence[Mapping[str, Any]]) -> Iterator[Pause]:
+    """A pause ends at the next line that shows the partition in somebody's hands. `lines`: a coordinator's log."""
+    begun_s: dict[tuple[str, int], float] = {}
+    for line in lines:
+        if line.get("event") in ("pause", "resume", "assign"):
+            key = str(line.get("group")), int(line["partition"])
+            at_s = datetime.fromisoformat(line["time"]).timestamp()
+            if key in begun_s:
+                yield Pause(begun_s[key], at_s - begun_s.pop(key))
+            if line["event"] == "pause":
+                begun_s[key] = at_s
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
@@ -196,11 +216,11 @@ def _joins(
     writer: Callable[[DataFrame], DataStreamWriter],
     *,
     publishing: bool = False,
-) -> list[Handoff]:
+) -> list[Pause]:
     queue = group.bed.fresh_queue()
     alter_queue(queue, rebalance_delay_s=0.0, max_handoff_time_s=30.0)
     name = group.fresh()
-    before = len(group.handoffs())
+    before = len(group.pauses())
 
     def query() -> DataStreamWriter:
         return writer(group.stream(queue, group=name, ownership=group.ownership)).trigger(processingTime=_TRIGGER)
@@ -213,7 +233,7 @@ def _joins(
                 _wait_for_shares(group, key, PARTITIONS // 2, PARTITIONS // 2)
                 time.sleep(2 * BATCH_S if publishing else 0.5)
             _wait_for_shares(group, key, PARTITIONS)
-    found = list(group.handoffs()[before:])
+    found = list(group.pauses()[before:])
     if len(found) < rounds * PARTITIONS // 2:
         raise RuntimeError(f"{len(found)} handoffs took place, {rounds * PARTITIONS // 2} were expected")
     return found

@@ -7,20 +7,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import observe
-from tests.chaos.handoffs import Ending
 from tests.chaos.modes import Mode
 from tests.chaos.outcome import COURSE, Outcome, outcome_of
 from tests.chaos.run import run
 from tests.chaos.stage import CONSUMERS, PARTITIONS
 from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
-from tests.support.sections import filled, put_section, spread
+from tests.support.sections import filled, put_section
 
 TEMPLATE: Final = Path(__file__).with_name("reliability.md")
 STORES: Final = {"file": "a local disk", "azurite": "Azurite"}
@@ -40,9 +38,6 @@ def command(options: argparse.Namespace, seed: int) -> str:
 def told(outcome: Outcome) -> list[str]:
     """The report: one fact a line, then what must not have been."""
     course = outcome.course
-    endings = Counter(each.ending for each in outcome.handoffs.ended)
-    pauses_ms = {ending: _pauses_ms(outcome, ending) for ending in Ending}
-    all_ms = [pause_ms for ending in Ending for pause_ms in pauses_ms[ending]]
     errors = ", ".join(f"{number} × {what}" for what, number in sorted(outcome.errors.items()))
     faults = [f"{count} {what}" for what, count in sorted(course.done.items())]
     troubled = f"{sum(course.done.values())} faults: {', '.join(faults)}; {course.missed} found nobody to strike"
@@ -57,8 +52,6 @@ def told(outcome: Outcome) -> list[str]:
             f"{each.repeated} repeated; the longest wait of a message {each.longest_s:.1f} s"
             for mode, each in outcome.verdicts.items()
         ),
-        f"{len(all_ms)} handoffs: " + ", ".join(f"{endings[ending]} {ending.value}" for ending in Ending),
-        f"pause of a partition: {spread(all_ms)}; if drained: {spread(pauses_ms[Ending.DRAINED])}",
         f"what ended queries: {errors or 'nothing'}",
         f"violations: {len(outcome.failures)}",
         *outcome.failures[:_MOST_TOLD],
@@ -86,10 +79,6 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
     name = f"{name} modes" if len(course.modes) > 1 else name
     name = f"{name} python" if course.python else name
     put_section(target, name, text.replace("{{store}}", STORES[course.store]))
-
-
-def _pauses_ms(outcome: Outcome, ending: Ending) -> list[float]:
-    return [each.pause_s * 1000 for each in outcome.handoffs.ended if each.ending is ending]
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """What a run came to, read from its folder: what was done and what the judge says. May be asked again and again.
 
-The folder has all that is needed: what everybody wrote down, what lay in the queue, the coordinators' logs, and the
-course, which the run wrote down at its end.
+The folder has all that is needed: what everybody wrote down, what lay in the queue, and the course, which the run
+wrote down at its end.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from typing import Final
 from benchmarks.environment import Environment
 from tests.cast.consumers import FAILURE
 from tests.cast.journal import EVENTS, LOG, read_facts, read_log
-from tests.cast.sidecars import GROUP, lines_of
-from tests.cast.verdict import WITHIN_S, Verdict, judge_group
+from tests.cast.verdict import Verdict, judge_group
 from tests.chaos.faults import Kind
-from tests.chaos.handoffs import Handoffs, handoffs
 from tests.chaos.modes import GROUPS, Mode
 
 COURSE: Final = "course.json"
@@ -61,20 +59,13 @@ class Outcome:
 
     course: Course
     verdicts: Mapping[Mode, Verdict]
-    handoffs: Handoffs
     errors: Counter[str]
 
     @property
     def failures(self) -> tuple[str, ...]:
         """Everything that must not have been; empty: all is well."""
-        stuck = (
-            f"a handoff that took too long: partition {each.partition}, {each.pause_s:.0f} s"
-            for each in self.handoffs.ended
-            if each.pause_s > WITHIN_S
-        )
-        unended = (f"a handoff without an end: {each}" for each in self.handoffs.unended)
         broken = (each for verdict in self.verdicts.values() for each in verdict.violations)
-        return (*broken, *unended, *stuck, *self._unexpected(), *self.course.troubles)
+        return (*broken, *self._unexpected(), *self.course.troubles)
 
     def _unexpected(self) -> list[str]:
         found = [f"a query failed, {n} times: {what}" for what, n in self.errors.items() if what not in _EXPECTED]
@@ -89,7 +80,6 @@ def outcome_of(folder: Path) -> Outcome:
     course = read_course(folder)
     facts = read_facts(folder)
     log = read_log(folder / LOG)
-    lines = [line for path in folder.glob("coordinator-*.log") for line in lines_of(path)]
     return Outcome(
         course=course,
         verdicts={
@@ -103,7 +93,6 @@ def outcome_of(folder: Path) -> Outcome:
             )
             for mode in course.modes
         },
-        handoffs=handoffs(line for line in lines if str(line.get("group", "")).endswith(f"/{GROUP}")),
         errors=sum(map(read_errors, folder.glob(f"*/{EVENTS}")), Counter()),
     )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.cast.journal import Journal, read_facts
 from tests.cast.publisher import key_of
 from tests.cast.verdict import WITHIN_S, judge_group
 from tests.chaos.faults import FREEZING, Kind, plan
-from tests.chaos.handoffs import Ending, handoffs
 from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Refused, Row
 
 # --- what was given, handled and acknowledged -------------------------------------------------------------------------
@@ -119,35 +117,6 @@ def test_a_key_that_changes_its_partition_waits_for_what_it_has_from_before() ->
         found = judge_group("g", sorted(facts, key=lambda fact: fact.at_us), log, published=2, keys=1)
         assert len(found.violations) == violations
         assert all("before (0, 0) was acknowledged" in each for each in found.violations)
-
-
-# --- handoffs, and faults ---------------------------------------------------------------------------------------------
-def line(at_s: float, event: str, **facts: str) -> dict[str, Any]:
-    return {"time": datetime.fromtimestamp(at_s, UTC).isoformat(), "event": event, "partition": 0, **facts}
-
-
-PAUSE = line(1.0, "pause", to="two")
-DRAINED = (line(1.4, "partition_drained"), line(1.4, "fence"))
-
-
-@pytest.mark.parametrize(
-    ("lines", "endings"),
-    [
-        ([PAUSE, *DRAINED, line(1.5, "assign")], [(Ending.DRAINED, 0.5)]),
-        ([PAUSE, line(4.0, "fence", reason="max-handoff-time is over"), line(4.25, "assign")], [(Ending.FORCED, 3.25)]),
-        ([PAUSE, line(3.0, "resume")], [(Ending.KEPT, 2.0)]),
-        ([PAUSE, line(2.0, "fence", reason="its owner is lost"), line(2.5, "assign")], [(Ending.CUT_SHORT, 1.5)]),
-        # A leader that died before it told of the end.
-        ([PAUSE, line(9.0, "pause"), line(9.5, "resume")], [(Ending.CUT_SHORT, 8.0), (Ending.KEPT, 0.5)]),
-        ([line(1.0, "assign"), {"event": "stopped"}], []),
-        ([PAUSE, *DRAINED], None),
-    ],
-)
-def test_a_handoff_ends(lines: list[dict[str, Any]], endings: list[tuple[Ending, float]] | None) -> None:
-    for ordered in (lines, lines[::-1]):  # logs of several coordinators come in any order
-        found = handoffs(ordered)
-        assert [(each.ending, round(each.pause_s, 3)) for each in found.ended] == (endings or [])
-        assert found.unended == (() if endings is not None else ("partition 0, paused for two",))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -41,6 +41,7 @@ def test_a_coordinator_shows_a_handoff_within_a_second_of_the_status_and_its_dec
     with scene(tmp_path / "scene", max_handoff_time_s=5) as played:
         played.publish(2000)
         played.join("amber")
+        played.settled("amber")
         played.join("blue", hold_s=8)  # longer than a handoff may take
         tab.open(f"http://127.0.0.1:{played.coordinator.port}{PATH}")
         live(tab)

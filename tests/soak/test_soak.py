@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.environment import Environment
+from benchmarks.environment import observe
 from tests.cast.publisher import key_of
 from tests.cast.sidecars import GROUP
 from tests.soak.__main__ import told, write_document
-from tests.soak.run import KEYS, Course, Outcome, misread, run
+from tests.soak.run import KEYS, Course, misread, run
 from tests.soak.verdict import Sample, grown
 from tests.world.facts import Checkpointed, Given, Handled, Row
 
@@ -71,30 +70,6 @@ def test_what_is_lost_or_comes_twice_is_noticed() -> None:
     assert misread([marked, handled, end], 6) == ["0 messages came again, 1 were marked"]
 
 
-def test_the_section_says_what_was_run_and_what_came_of_it(tmp_path: Path) -> None:
-    names = ("date", "commit", "cpu", "memory", "disk", "system", "versions")
-    machine = Environment(**dict(zip(names, map(str, count()), strict=False)), cores=2, load=0.5)
-    page, picture = tmp_path / "reliability.md", tmp_path / "images/soak.svg"
-    outcome = Outcome(
-        course=Course(length_s=1800.0),
-        samples=samples(objects=3.0),
-        published=1000,
-        received=1000,
-        trimmed=900,
-        deleted=50,
-        compactions=3,
-        cpu_s={"coordinator": 18.0},
-        failures=[],
-    )
-    write_document(outcome, machine, page, picture)
-    text = page.read_text()
-    assert "Written by `scripts/soak --minutes 30 --write-docs`" in text
-    assert all(f"- {line}" in text for line in told(outcome))
-    assert "{{" not in text
-    lines = [each for each in ElementTree.parse(picture).getroot().iter() if each.tag.endswith("polyline")]  # noqa: S314 - our own
-    assert [len(str(each.get("points")).split()) for each in lines] == [181, 181]
-
-
 @pytest.mark.crash
 @pytest.mark.slow
 def test_a_short_run_stays_bounded(tmp_path: Path) -> None:
@@ -116,3 +91,11 @@ def test_a_short_run_stays_bounded(tmp_path: Path) -> None:
     assert found.received == found.published > 1000
     assert found.deleted > 50
     assert max(each.messages for each in found.samples) < found.published / 2, "most of it is gone"
+    page, picture = tmp_path / "reliability.md", tmp_path / "images/soak.svg"
+    write_document(found, observe(tmp_path), page, picture)
+    text = page.read_text()
+    assert "Written by `scripts/soak --minutes 0.45 --write-docs`" in text
+    assert all(f"- {line}" in text for line in told(found))
+    assert "{{" not in text
+    lines = [each for each in ElementTree.parse(picture).getroot().iter() if each.tag.endswith("polyline")]  # noqa: S314 - our own
+    assert [len(str(each.get("points")).split()) for each in lines] == [len(found.samples)] * 2
