@@ -97,9 +97,9 @@ class Cast:
         )
         return self.program(Path(consumers.__file__), plan, name, folder)
 
-    def publisher(self, messages: int, interval_s: float, keys: int) -> Program:
-        """Publishes so many messages at a time once it is started, with so many keys in turn."""
-        plan = publisher.Plan(store=self.store_url, queue=QUEUE, messages=messages, interval_s=interval_s, keys=keys)
+    def publisher(self, messages: int, interval_s: float) -> Program:
+        """Publishes so many messages at a time once it is started."""
+        plan = publisher.Plan(store=self.store_url, queue=QUEUE, messages=messages, interval_s=interval_s)
         return self.program(_PUBLISHER, plan, "publisher", self.folder)
 
     def program(self, script: Path, plan: object, name: str, folder: Path, **environment: str) -> Program:

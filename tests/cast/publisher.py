@@ -10,24 +10,25 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import partq
 
+KEYS: Final = 50  # which the messages have in turn
+
 
 class Plan(TypedDict):
-    """What to do. The messages have so many keys in turn."""
+    """What to do."""
 
     store: str
     queue: str
     messages: int
     interval_s: float
-    keys: int
 
 
-def key_of(number: int, keys: int) -> str:
+def key_of(number: int) -> str:
     """The key of a message."""
-    return f"key{number % keys}"
+    return f"key{number % KEYS}"
 
 
 def main(plan: Plan) -> None:
@@ -39,7 +40,7 @@ def main(plan: Plan) -> None:
     with partq.open_queue(plan["queue"], store=plan["store"]).publisher(linger_s=1.0) as publisher:
         while not stop:
             for _ in range(plan["messages"]):
-                publisher.send(str(number), key=key_of(number, plan["keys"]))
+                publisher.send(str(number), key=key_of(number))
                 number += 1
             publisher.flush()
             due_s = max(due_s + plan["interval_s"], time.monotonic())

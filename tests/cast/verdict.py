@@ -32,15 +32,9 @@ class Verdict:
 
 
 def judge_group(
-    group: str,
-    facts: Iterable[Fact],
-    log: Mapping[Place, Lying],
-    *,
-    published: int,
-    keys: int,
-    keeps_offsets: bool = True,
+    group: str, facts: Iterable[Fact], log: Mapping[Place, Lying], published: int, *, keeps_offsets: bool = True
 ) -> Verdict:
-    """Of one group that reads a queue with this log. `published`: how many messages were, with so many keys in turn."""
+    """Of one group that reads a queue with this log, in which so many messages were published."""
     judge = Judge(
         within_s=WITHIN_S,
         kept={group} if keeps_offsets else frozenset(),
@@ -53,7 +47,7 @@ def judge_group(
     violations = []
     try:
         for number in range(published):
-            judge.take(Sent(0, "publisher", key_of(number, keys), number, str(number)))
+            judge.take(Sent(0, "publisher", key_of(number), number, str(number)))
         for fact in mine:
             judge.take(fact)
         judge.complete({"": log}, {group: ""}, source="")

@@ -4,7 +4,6 @@ of docs/reliability.md. With `--judge` a run that was kept is judged once more.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -12,11 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import observe
-from tests.chaos.modes import Mode
-from tests.chaos.outcome import COURSE, Outcome, outcome_of
+from tests.chaos.course import NAME, Course, Mode
+from tests.chaos.outcome import Outcome, outcome_of
 from tests.chaos.run import run
-from tests.chaos.stage import CONSUMERS, PARTITIONS
+from tests.chaos.stage import CONSUMERS
 from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
 from tests.support.sections import filled, put_section
 
@@ -24,15 +22,6 @@ TEMPLATE: Final = Path(__file__).with_name("reliability.md")
 STORES: Final = {"file": "a local disk", "azurite": "Azurite"}
 MOST_DRIVERS: Final = 8
 _MOST_TOLD: Final = 60
-
-
-def command(options: argparse.Namespace, seed: int) -> str:
-    """What repeats a run."""
-    words = ["scripts/chaos", f"--minutes {options.minutes:g} --seed {seed} --drivers {options.drivers}"]
-    words.append(f"--store {options.store}")
-    words += [f"--resize {','.join(map(str, options.resize))}"] if len(options.resize) > 1 else []
-    words += [f"--modes {','.join(options.modes)}"] if len(options.modes) > 1 else []
-    return " ".join([*words, *(["--python"] if options.python else []), *(["--calm"] if options.calm else [])])
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -58,10 +47,8 @@ def told(outcome: Outcome) -> list[str]:
     ]
 
 
-def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str = "") -> None:
-    """Put the report into its section of the document, and what is common to all such runs into one before.
-    `judged_at`: the commit at which a kept run was judged once more.
-    """
+def write_document(outcome: Outcome, target: Path = DOCUMENT) -> None:
+    """Put the report into its section of the document, and what is common to all such runs into one before."""
     course = outcome.course
     common, run_of_one = TEMPLATE.read_text(encoding="utf-8").split("\n---\n")
     is_resized = len(course.counts) > 1
@@ -72,8 +59,8 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
         run_of_one = run_of_one.replace("On {{store}}", "All modes, on {{store}}")
     if course.python:
         run_of_one = run_of_one.replace("{{store}}\n", "{{store}}, with consumers in plain Python\n", 1)
-    lines = [*told(outcome), *([f"judged once more, from what was kept, at commit {judged_at}"] if judged_at else [])]
-    text = filled(run_of_one, command=course.command, machine=course.machine, lines=lines)
+    assert course.machine is not None
+    text = filled(run_of_one, command=course.command, machine=course.machine, lines=told(outcome))
     put_section(target, "chaos", common)
     name = f"chaos resize {course.store}" if is_resized else f"chaos {course.store}"
     name = f"{name} modes" if len(course.modes) > 1 else name
@@ -99,14 +86,14 @@ def main(arguments: Sequence[str]) -> int:
     """0: nothing that must not be has been; 1: something; 2: wrong use."""
     parser = parser_of(
         "chaos",
-        "Kills and freezes Spark drivers, coordinators and Redis, and judges what the sinks have.",
+        "Kills and freezes Spark drivers, coordinators and Redis, and judges what applications were given.",
         minutes=10,
         of="of faults, after everybody has begun",
     )
     parser.add_argument("--seed", type=int, default=None, help="what decides by chance; by default another every time")
     parser.add_argument("--drivers", type=int, default=3, help="each needs 1.2 GiB; default 3")
     parser.add_argument(
-        "--resize", type=_counts, default=(PARTITIONS,), metavar="N,M,…", help="partition counts, one after another"
+        "--resize", type=_counts, default=(8,), metavar="N,M,…", help="partition counts, one after another"
     )
     parser.add_argument(
         "--modes",
@@ -124,34 +111,30 @@ def main(arguments: Sequence[str]) -> int:
     found = parser.parse_args(arguments)
     if found.minutes <= 0 or not (0 if found.python else 2) <= found.drivers <= MOST_DRIVERS:
         parser.error(f"--minutes is above 0, --drivers from 2 to {MOST_DRIVERS}")
-    if found.judge is not None and not (found.judge / COURSE).exists():
-        parser.error(f"{found.judge} has no {COURSE}: it is not the folder of a run that came to its end")
+    if found.judge is not None and not (found.judge / NAME).exists():
+        parser.error(f"{found.judge} has no {NAME}: it is not the folder of a run that came to its end")
     folder = found.judge or folder_of("chaos", found.folder)
     if found.judge is None:
-        seed = found.seed if found.seed is not None else time.time_ns() % 100_000
-        again = command(found, seed)
-        tell(f"seed {seed}, everything is written to {folder}")
+        course = Course(
+            minutes=found.minutes,
+            seed=found.seed if found.seed is not None else time.time_ns() % 100_000,
+            drivers=found.drivers,
+            store=found.store,
+            counts=found.resize,
+            calm=found.calm,
+            modes=found.modes,
+            python=found.python,
+        )
+        tell(f"seed {course.seed}, everything is written to {folder}")
         try:
-            run(
-                folder,
-                again,
-                minutes=found.minutes,
-                seed=seed,
-                drivers=found.drivers,
-                store=found.store,
-                partitions=found.resize,
-                calm=found.calm,
-                modes=found.modes,
-                python=found.python,
-                tell=tell,
-            )
+            run(folder, course, tell)
         except AssertionError as error:  # somebody never begins, or too much goes wrong
-            tell(f"{error}\n{folder} is kept; to repeat it: {again}")
+            tell(f"{error}\n{folder} is kept; to repeat it: {course.command}")
             return 1
     outcome = outcome_of(folder)
     tell("\n".join(told(outcome)))
     if found.write_docs:
-        write_document(outcome, judged_at=observe(folder).commit if found.judge is not None else "")
+        write_document(outcome)
         tell(f"wrote {DOCUMENT}")
     return conclude(outcome.failures, folder, outcome.course.command)
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark import register
 from tests.chaos.applications import Application, by_hand
-from tests.chaos.modes import Mode
+from tests.chaos.course import Mode
 
 _LOOK_S: Final = 0.05
 _PAUSE_S: Final = 0.3  # before a query that failed is started again
@@ -39,7 +39,7 @@ class Plan(TypedDict):
     warehouse: str
     events: str
     name: str
-    mode: str  # of `tests.chaos.modes`
+    mode: str  # of `tests.chaos.course`
     journal: str
 
 

@@ -10,47 +10,20 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import Environment
 from tests.cast.consumers import FAILURE
 from tests.cast.journal import EVENTS, LOG, read_facts, read_log
 from tests.cast.verdict import Verdict, judge_group
+from tests.chaos.course import GROUPS, Course, Mode, read_course
 from tests.chaos.faults import Kind
-from tests.chaos.modes import GROUPS, Mode
 
-COURSE: Final = "course.json"
 READER_GONE: Final = "reader gone"
 NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
 _EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, FAILURE, "Unavailable"})
 _PARTQ: Final = re.compile(r"\b(?:partq|partq_spark(?:\.base)?\.errors)\.(\w+):")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Course:
-    """What was done, how often, and what must not be (`troubles`). `missed`: faults whose victim was not there.
-    `counts`: the partition counts that the queue had, one after another. `calm`: no faults were wanted. `drivers`
-    shared a group; of each other of the `modes` there was one beside them.
-    """
-
-    command: str  # that repeats it
-    drivers: int
-    store: str
-    seed: int
-    minutes: float
-    took_s: float
-    published: int
-    keys: int
-    done: Mapping[str, int]
-    missed: int
-    troubles: list[str]
-    machine: Environment
-    counts: tuple[int, ...] = ()
-    calm: bool = False
-    modes: tuple[Mode, ...] = (Mode.AUTO,)
-    python: bool = False  # one consumer in plain Python of each kind shared the group with the drivers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +56,7 @@ def outcome_of(folder: Path) -> Outcome:
     return Outcome(
         course=course,
         verdicts={
-            mode: judge_group(
-                GROUPS[mode],
-                facts,
-                log,
-                published=course.published,
-                keys=course.keys,
-                keeps_offsets=mode is not Mode.UNKEPT,
-            )
+            mode: judge_group(GROUPS[mode], facts, log, course.published, keeps_offsets=mode is not Mode.UNKEPT)
             for mode in course.modes
         },
         errors=sum(map(read_errors, folder.glob(f"*/{EVENTS}")), Counter()),
@@ -123,15 +89,3 @@ def kind_of(error: str) -> str:
     if words.startswith("Python worker failed to connect back"):
         return NO_WORKER
     return words[:160]
-
-
-def write_course(folder: Path, course: Course) -> None:
-    """Keep it with the rest."""
-    (folder / COURSE).write_text(json.dumps(asdict(course), indent=1), encoding="utf-8")
-
-
-def read_course(folder: Path) -> Course:
-    """What `write_course` kept."""
-    raw = json.loads((folder / COURSE).read_text(encoding="utf-8"))
-    machine, modes = Environment(**raw["machine"]), tuple(map(Mode, raw["modes"]))
-    return Course(**{**raw, "machine": machine, "counts": tuple(raw["counts"]), "modes": modes})

@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,16 +22,14 @@ from benchmarks.environment import observe
 from tests.cast.journal import LOG, NAME, Journal, now_us, write_log
 from tests.cast.looks import Observer
 from tests.cast.sidecars import GROUP
+from tests.chaos.course import GROUPS, Course, Mode
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
-from tests.chaos.modes import GROUPS, Mode, driver_names
-from tests.chaos.outcome import Course, write_course
-from tests.chaos.stage import CONSUMERS, PARTITIONS, SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
+from tests.chaos.stage import SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
 from tests.support.processes import DRIVER_WAIT_S, Program
 from tests.support.waiting import wait_until
 from tests.world.facts import Befell
 
 COORDINATORS: Final = ("coordinator-1", "coordinator-2")
-KEYS: Final = 50
 WARM: Final = 2  # commits: an empty batch, which names the flow, and the first with rows
 MESSAGES: Final = 20  # of a publish
 PUBLISH_EVERY_S: Final = {"file": 0.1, "azurite": 0.5}
@@ -46,25 +45,19 @@ _TURN_S: Final = 0.05
 class Chaos:
     """Does what was planned on a stage whose processes are not started yet."""
 
-    def __init__(
-        self,
-        on: Stage,
-        faults: Sequence[Fault],
-        *,
-        duration_s: float,
-        publish_every_s: float,
-        tell: Callable[[str], None],
-        partitions: Sequence[int] = (),
-    ) -> None:
-        """`partitions`: the counts that the queue gets, at equal distances in time."""
-        self._stage = on
-        self._partitions = partitions
+    def __init__(self, on: Stage, course: Course, tell: Callable[[str], None]) -> None:
+        self._stage, self._cast, self._tell = on, on.cast, tell
+        self._partitions = course.counts[1:]
+        self._publish_every_s = PUBLISH_EVERY_S[course.store]
+        self._duration_s = course.minutes * 60
+        self._faults = plan(
+            course.seed,
+            duration_s=0 if course.calm else self._duration_s,
+            drivers=len(on.drivers),
+            session_timeout_s=SESSION_TIMEOUT_S,
+            slow_store=course.store == "azurite",
+        )
         self._journal = Journal(on.cast.folder / NAME)
-        self._publish_every_s = publish_every_s
-        self._cast = on.cast
-        self._faults = faults
-        self._duration_s = duration_s
-        self._tell = tell
         self._begun_s = time.monotonic()
         self._later: list[tuple[float, Callable[[], None]]] = []
         self.done: Counter[str] = Counter()
@@ -82,7 +75,7 @@ class Chaos:
             for driver in self._stage.drivers:
                 driver.program.start()
             self._until_committed(1)
-            publisher = self._cast.publisher(MESSAGES, self._publish_every_s, KEYS).start()
+            publisher = self._cast.publisher(MESSAGES, self._publish_every_s).start()
             self._until_committed(WARM)
             self._expect(self._stage.unsettled, "before the first fault", _REST_WAIT_S)
             self._tell(f"all drivers take part after {self._now_s():.0f} s")
@@ -242,61 +235,18 @@ def _send(processes: Sequence[psutil.Process], number: int) -> None:
             continue
 
 
-def run(
-    folder: Path,
-    command: str,
-    *,
-    minutes: float,
-    seed: int,
-    drivers: int,
-    store: str = "file",
-    partitions: Sequence[int] = (PARTITIONS,),
-    calm: bool = False,
-    modes: tuple[Mode, ...] = (Mode.AUTO,),
-    python: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
-) -> None:
-    """A whole run in `folder`, which must be empty; `command` repeats it. `partitions`: how many the queue has, one
-    count after another. `calm`: without faults. `modes`: beside the drivers that share a group one of each other mode.
-    `python`: among them one consumer in plain Python of each kind. Raises AssertionError if it does not get going.
-    """
-    machine = observe(folder)
-    begun_s = time.monotonic()
-    duration_s = minutes * 60
-    faults = plan(
-        seed,
-        duration_s=duration_s,
-        drivers=len(driver_names(drivers, modes)) + (len(CONSUMERS) if python else 0),
-        session_timeout_s=SESSION_TIMEOUT_S,
-        slow_store=store == "azurite",
-    )
-    azurite = store == "azurite"
-    with stage(folder, drivers=drivers, azurite=azurite, partitions=partitions[0], modes=modes, python=python) as on:
-        chaos = Chaos(
-            on,
-            () if calm else faults,
-            duration_s=duration_s,
-            publish_every_s=PUBLISH_EVERY_S[store],
-            tell=tell,
-            partitions=partitions[1:],
-        )
+def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: None) -> None:
+    """A whole run in `folder`, which must be empty. Raises AssertionError if it does not get going."""
+    machine, begun_s = observe(folder), time.monotonic()
+    with stage(folder, course) as on:
+        chaos = Chaos(on, course, tell)
         published = chaos.run()
-    course = Course(
-        command=command,
-        drivers=drivers,
-        store=store,
-        seed=seed,
-        minutes=minutes,
+    replace(
+        course,
+        machine=machine,
         took_s=time.monotonic() - begun_s,
         published=published,
-        keys=KEYS,
         done=dict(chaos.done),
         missed=chaos.missed,
-        troubles=chaos.troubles,
-        machine=machine,
-        counts=tuple(partitions),
-        calm=calm,
-        modes=modes,
-        python=python,
-    )
-    write_course(folder, course)
+        troubles=tuple(chaos.troubles),
+    ).write(folder)

@@ -17,15 +17,14 @@ from tests.cast import consumers
 from tests.cast.cast import QUEUE, Cast
 from tests.cast.journal import EVENTS, NAME, read_facts
 from tests.chaos import driver
+from tests.chaos.course import GROUPS, OPTIONS, Course, Mode
 from tests.chaos.faults import FREEZING, Kind
-from tests.chaos.modes import GROUPS, OPTIONS, Mode, driver_names
 from tests.support.processes import readers_among, spark_environment
 from tests.support.proxy import Proxy
 from tests.support.servers import Azurite, running
 from tests.world.facts import Handled
 
 CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
-PARTITIONS: Final = 8
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
 CONSUMERS: Final = {f"python-{kind}": kind for kind in consumers.Kind}
 """The consumers in plain Python of a run, by name, which is also their flow's."""
@@ -157,22 +156,12 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(
-    folder: Path,
-    *,
-    drivers: int,
-    azurite: bool,
-    partitions: int = PARTITIONS,
-    modes: tuple[Mode, ...] = (Mode.AUTO,),
-    python: bool = False,
-) -> Iterator[Stage]:
-    """Everything but the drivers and coordinators is started; nothing is alive afterwards. `drivers` share a group; one
-    of each other mode has its own. `python`: one consumer in plain Python of each kind shares it with the drivers.
-    """
+def stage(folder: Path, course: Course) -> Iterator[Stage]:
+    """Everything but the drivers and coordinators is started; nothing is alive afterwards."""
     with contextlib.ExitStack() as stack:
         proxy: Proxy | None = None
         url, reached = "", {}
-        if azurite:
+        if course.store == "azurite":
             server = stack.enter_context(running(Azurite()))
             proxy = stack.enter_context(Proxy(server.port).running())
             slow_road = f"http://127.0.0.1:{proxy.port}/{server.account}"
@@ -181,7 +170,7 @@ def stage(
         cast = stack.enter_context(
             Cast(
                 folder,
-                partitions=partitions,
+                partitions=course.counts[0],
                 rebalance_delay_s=1.0,
                 max_handoff_time_s=3.0,
                 session_timeout_s=SESSION_TIMEOUT_S,
@@ -190,10 +179,10 @@ def stage(
             )
         )
         made: list[Driver | PythonConsumer] = []
-        for number, (name, mode) in enumerate(driver_names(drivers, modes).items(), start=1):
+        for number, (name, mode) in enumerate(course.names.items(), start=1):
             cast.queue.create_group(GROUPS[mode], starting="earliest")
             made.append(Driver(number, name, mode, cast))
-        made += [PythonConsumer(name, kind, cast) for name, kind in CONSUMERS.items() if python]
+        made += [PythonConsumer(name, kind, cast) for name, kind in CONSUMERS.items() if course.python]
         yield Stage(cast, made, proxy)
 
 

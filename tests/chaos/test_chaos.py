@@ -10,8 +10,8 @@ import pytest
 
 from tests.cast.consumers import FAILURE
 from tests.chaos.__main__ import main, told, write_document
+from tests.chaos.course import Course, Mode
 from tests.chaos.faults import Kind
-from tests.chaos.modes import Mode
 from tests.chaos.outcome import NO_WORKER, READER_GONE, kind_of, outcome_of
 from tests.chaos.run import run
 
@@ -25,7 +25,7 @@ SEED = 24  # has every kind of fault
 @pytest.mark.timeout(600)
 @pytest.mark.conformance("LOS-06", "LOS-07", "OWN-03")
 def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path: Path) -> None:
-    run(tmp_path, "a minute", minutes=1, seed=SEED, drivers=2)
+    run(tmp_path, Course(minutes=1, seed=SEED, drivers=2))
     found = outcome_of(tmp_path)
     assert found.failures == ()
     done = Counter(found.course.done)
@@ -44,7 +44,7 @@ def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_some_faults_over_python_consumers_alone(tmp_path: Path) -> None:
-    run(tmp_path, "some faults", minutes=0.35, seed=3, drivers=0, python=True)
+    run(tmp_path, Course(minutes=0.35, seed=3, drivers=0, python=True))
     found = outcome_of(tmp_path)
     assert found.failures == ()
     assert found.verdicts[Mode.AUTO].rows > found.course.published > 1000
@@ -52,7 +52,7 @@ def test_some_faults_over_python_consumers_alone(tmp_path: Path) -> None:
     for errors, course, failures in (
         ({"Corrupt": 2, "Unavailable": 1}, {}, ["a query failed, 2 times: Corrupt"]),
         ({READER_GONE: 3}, {"done": {Kind.READER_KILLED.value: 2}}, ["2 readers were killed, 3 have ended"]),
-        ({}, {"troubles": ["driver-1 ended"]}, ["driver-1 ended"]),
+        ({}, {"troubles": ("driver-1 ended",)}, ["driver-1 ended"]),
         ({FAILURE: 3, NO_WORKER: 1}, {}, []),
     ):
         other = replace(found, errors=Counter(errors), course=replace(found.course, **course))
@@ -64,7 +64,7 @@ def test_some_faults_over_python_consumers_alone(tmp_path: Path) -> None:
     write_document(found, page)
     assert page.read_text() == text, "a section replaces itself"
     assert text.index("## Spark queries\n") < text.index("### On a local disk, with consumers in plain Python\n")
-    assert "`some faults --write-docs`" in text
+    assert "`scripts/chaos --minutes 0.35 --seed 3 --drivers 0 --store file --python --write-docs`" in text
     assert "{{" not in text
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.cast.journal import Journal, read_facts
-from tests.cast.publisher import key_of
+from tests.cast.publisher import KEYS, key_of
 from tests.cast.verdict import WITHIN_S, judge_group
 from tests.chaos.faults import FREEZING, Kind, plan
 from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Refused, Row
@@ -17,11 +17,11 @@ from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying,
 # --- what was given, handled and acknowledged -------------------------------------------------------------------------
 
 S: Final = 1_000_000
-LOG: Final = {(0, n): Lying(key_of(n, 2), str(n), S) for n in range(6)}
+LOG: Final = {(0, n): Lying(key_of(n), str(n), S) for n in range(6)}
 
 
 def row(offset: int, below: int = 0) -> Row:
-    return Row(0, offset, key_of(offset, 2), str(offset), offset < below)
+    return Row(0, offset, key_of(offset), str(offset), offset < below)
 
 
 def given(at_s: float, start: int, end: int, *, by: str = "one", below: int = 0, batch: str = "") -> Given:
@@ -90,7 +90,7 @@ def test_what_must_not_be_of_flows_that_share_a_group(facts: tuple[Fact, ...], p
         file.write('["Given", 1, 2, "g')  # by one that was killed
     read = read_facts(tmp_path)
     assert read == list(facts)
-    found = judge_group("g", read, LOG, published=6, keys=2)
+    found = judge_group("g", read, LOG, 6)
     assert len(found.violations) == bool(problem)
     assert problem in "".join(found.violations)
     if not problem:
@@ -98,23 +98,21 @@ def test_what_must_not_be_of_flows_that_share_a_group(facts: tuple[Fact, ...], p
 
 
 def test_what_is_not_in_the_queue_is_lost() -> None:
-    assert judge_group("g", WELL, LOG, published=7, keys=2).violations == (
-        "7 messages were published, the queue has 6",
-    )
+    assert judge_group("g", WELL, LOG, 7).violations == ("7 messages were published, the queue has 6",)
 
 
 def test_a_key_that_changes_its_partition_waits_for_what_it_has_from_before() -> None:
-    log = {(0, 0): Lying("key0", "0", S), (1, 0): Lying("key0", "1", 2 * S)}
-    earlier, later = Row(0, 0, "key0", "0", False), Row(1, 0, "key0", "1", False)
+    log = {(n // KEYS, n % KEYS): Lying(key_of(n), str(n), S) for n in range(KEYS + 1)}
+    *earlier, later = (Row(p, offset, key, value, False) for (p, offset), (key, value, _) in log.items())
     for at_s, violations in ((5, 0), (3, 1)):
         facts: list[Fact] = [
-            Given(2 * S, S, "g", "one", "one", (earlier,)),
-            Handled(4 * S, "g", "one", (earlier,)),
+            Given(2 * S, S, "g", "one", "one", tuple(earlier)),
+            Handled(4 * S, "g", "one", tuple(earlier)),
             Given(at_s * S, at_s * S - 1, "g", "two", "two", (later,)),
             Handled(6 * S, "g", "two", (later,)),
-            *(Checkpointed(7 * S, "g", partition, 1, "f", "", 1, 0) for partition in range(2)),
+            *(Checkpointed(7 * S, "g", p, 1, "f", "", end, 0) for p, end in ((0, KEYS), (1, 1))),
         ]
-        found = judge_group("g", sorted(facts, key=lambda fact: fact.at_us), log, published=2, keys=1)
+        found = judge_group("g", sorted(facts, key=lambda fact: fact.at_us), log, KEYS + 1)
         assert len(found.violations) == violations
         assert all("before (0, 0) was acknowledged" in each for each in found.violations)
 

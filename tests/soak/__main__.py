@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import Environment, observe
+from tests.cast.publisher import KEYS
 from tests.soak.chart import chart
-from tests.soak.run import KEYS, Course, Outcome, run
+from tests.soak.run import Course, Outcome, run
 from tests.soak.verdict import Compared, compared
 from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
 from tests.support.sections import filled, put_section

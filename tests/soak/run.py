@@ -27,7 +27,6 @@ from tests.soak.verdict import Sample, grown
 from tests.support.waiting import wait_until
 from tests.world.facts import Fact, Given, Lying
 
-KEYS: Final = 50
 PLANS: Final = 7  # of one sample
 _END_WAIT_S: Final = 60.0
 
@@ -86,7 +85,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
         sidecar = cast.start_coordinator("coordinator", wanted, course.coordinator)
         children = [
             cast.consumer("consumer", Kind.NEXT, steady=True).start(),
-            cast.publisher(course.messages, course.interval_s, KEYS).start(),
+            cast.publisher(course.messages, course.interval_s).start(),
         ]
         begun_s = time.monotonic()
         while (at_s := time.monotonic() - begun_s) < course.length_s:
@@ -130,7 +129,7 @@ def misread(facts: Sequence[Fact], published: int) -> list[str]:
     """
     given = [fact for fact in facts if isinstance(fact, Given)]
     log = {(row.partition, row.offset): Lying(row.key, row.value, fact.at_us) for fact in given for row in fact.rows}
-    verdict = judge_group(GROUP, facts, log, published=published, keys=KEYS)
+    verdict = judge_group(GROUP, facts, log, published)
     again = [f"{verdict.repeated} messages came again, {verdict.marked} were marked"]
     return [*verdict.violations, *(again if verdict.repeated or verdict.marked else ())]
 

@@ -14,7 +14,7 @@ from benchmarks.environment import observe
 from tests.cast.publisher import key_of
 from tests.cast.sidecars import GROUP
 from tests.soak.__main__ import told, write_document
-from tests.soak.run import KEYS, Course, misread, run
+from tests.soak.run import Course, misread, run
 from tests.soak.verdict import Sample, grown
 from tests.world.facts import Checkpointed, Given, Handled, Row
 
@@ -60,7 +60,7 @@ def test_what_grows_all_the_time_is_noticed(found: list[Sample], names: list[str
 
 
 def test_what_is_lost_or_comes_twice_is_noticed() -> None:
-    rows = tuple(Row(0, n, key_of(n, KEYS), str(n), False) for n in range(6))
+    rows = tuple(Row(0, n, key_of(n), str(n), False) for n in range(6))
     given, handled = Given(2, 1, GROUP, "soak", "soak", rows), Handled(3, GROUP, "soak", rows)
     end = Checkpointed(4, GROUP, 0, 1, "soak", "", 6, 0)
     assert misread([given, handled, end], 6) == []
