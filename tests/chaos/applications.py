@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from partq import Acknowledger, InHand, Unavailable
 from tests.cast.consumers import FAILURE
-from tests.cast.journal import Journal, now_us
+from tests.cast.journal import NAME, Journal, now_us
 from tests.world.facts import Given, Handled, Refused, Row
 
 _FAILS: Final = 0.08  # of the batches with rows, before anything is acknowledged or dealt with
@@ -27,11 +27,11 @@ _COLUMNS: Final = ("partition", "offset", "key", "CAST(value AS STRING) AS value
 
 
 class Application:
-    """Takes what comes. `checkpoint`: Spark's, which says when a batch was planned."""
+    """Takes what comes. `folder`: its driver's, where Spark's checkpoint says when a batch was planned."""
 
-    def __init__(self, name: str, group: str, checkpoint: Path, journal: Path, *, fails: bool) -> None:
-        self._name, self._group, self._checkpoint = name, group, checkpoint
-        self._journal = Journal(journal)
+    def __init__(self, group: str, folder: Path, *, fails: bool) -> None:
+        self._name, self._group, self._checkpoint = folder.name, group, folder / "checkpoint"
+        self._journal = Journal(folder / NAME)
         self._fails = fails
         self._chance = random.Random()
 
@@ -64,8 +64,8 @@ def _written_us(path: Path) -> int:
 class ByHand(Application):
     """Acknowledges by hand. One for every start of the query: what it has in mind goes with it."""
 
-    def __init__(self, acknowledger: Acknowledger, name: str, group: str, checkpoint: Path, journal: Path) -> None:
-        super().__init__(name, group, checkpoint, journal, fails=True)
+    def __init__(self, acknowledger: Acknowledger, group: str, folder: Path) -> None:
+        super().__init__(group, folder, fails=True)
         self._acknowledger = acknowledger
         self._lock = threading.Lock()
         self._process = ""
@@ -125,9 +125,9 @@ class ByHand(Application):
         self._held = {}
 
 
-def by_hand(options: dict[str, str], queue: str, name: str, checkpoint: Path, journal: Path) -> ByHand:
+def by_hand(options: dict[str, str], queue: str, folder: Path) -> ByHand:
     """For the query with these options."""
     acknowledger = Acknowledger(
         queue=queue, group=options["group"], flow=options["flow"], store=options["store"], timeout_s=_WAIT_S
     )
-    return ByHand(acknowledger, name, options["group"], checkpoint, journal)
+    return ByHand(acknowledger, options["group"], folder)

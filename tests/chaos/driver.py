@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark import register
+from tests.cast.journal import EVENTS
 from tests.chaos.applications import Application, by_hand
 from tests.chaos.course import Mode
 
@@ -35,12 +36,8 @@ class Plan(TypedDict):
     options: dict[str, str]  # of the source
     trigger: str
     listener: bool  # whether partq's listener tells the source of complete batches
-    checkpoint: str
-    warehouse: str
-    events: str
-    name: str
+    folder: str  # whose name is the driver's
     mode: str  # of `tests.chaos.course`
-    journal: str
 
 
 def session(plan: Plan) -> SparkSession:
@@ -50,7 +47,7 @@ def session(plan: Plan) -> SparkSession:
         .config("spark.driver.memory", "640m")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.warehouse.dir", plan["warehouse"])
+        .config("spark.sql.warehouse.dir", f"{plan['folder']}/warehouse")
         .config("spark.sql.streaming.minBatchesToRetain", _KEPT)
         .getOrCreate()
     )
@@ -66,14 +63,13 @@ class Started(NamedTuple):
 def start(spark: SparkSession, plan: Plan) -> Started:
     """The query, on its Spark checkpoint."""
     rows = spark.readStream.format("partq").options(**plan["options"]).load(plan["queue"])
-    writing = rows.writeStream.option("checkpointLocation", plan["checkpoint"])
+    options, folder = plan["options"], Path(plan["folder"])
+    writing = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     writing = writing.trigger(processingTime=plan["trigger"])
-    options, checkpoint, journal = plan["options"], Path(plan["checkpoint"]), Path(plan["journal"])
     if plan["mode"] == Mode.MANUAL:
-        application: Application = by_hand(options, plan["queue"], plan["name"], checkpoint, journal)
+        application: Application = by_hand(options, plan["queue"], folder)
     else:
-        fails = plan["mode"] != Mode.AUTO
-        application = Application(plan["name"], options["group"], checkpoint, journal, fails=fails)
+        application = Application(options["group"], folder, fails=plan["mode"] != Mode.AUTO)
     return Started(writing.foreachBatch(application).start(), application)
 
 
@@ -81,7 +77,7 @@ def main(plan: Plan) -> None:
     """Until SIGTERM; the query is stopped in good order then."""
     stop: list[int] = []  # no event: setting one takes a lock, which the interrupted code below may hold
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
-    events = Path(plan["events"])
+    events = Path(plan["folder"]) / EVENTS
 
     def tell(what: str, error: object = "") -> None:
         line: dict[str, Any] = {"at_s": time.monotonic(), "what": what, "error": str(error)}

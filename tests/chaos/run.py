@@ -24,13 +24,12 @@ from tests.cast.looks import Observer
 from tests.cast.sidecars import GROUP
 from tests.chaos.course import GROUPS, Course, Mode
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
-from tests.chaos.stage import SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
+from tests.chaos.stage import SESSION_TIMEOUT_S, Player, Stage, stage
 from tests.support.processes import DRIVER_WAIT_S, Program
 from tests.support.waiting import wait_until
 from tests.world.facts import Befell
 
 COORDINATORS: Final = ("coordinator-1", "coordinator-2")
-WARM: Final = 2  # commits: an empty batch, which names the flow, and the first with rows
 MESSAGES: Final = 20  # of a publish
 PUBLISH_EVERY_S: Final = {"file": 0.1, "azurite": 0.5}
 """Every publish is a read in each partition, of which a test's Azurite serves some dozens in a second."""
@@ -74,9 +73,11 @@ class Chaos:
                 self._cast.start_coordinator(name)
             for driver in self._stage.drivers:
                 driver.program.start()
-            self._until_committed(1)
+            for each in self._stage.drivers:
+                each.program.wait_until(lambda each=each: each.has_begun, "a beginning")  # type: ignore[misc]
             publisher = self._cast.publisher(MESSAGES, self._publish_every_s).start()
-            self._until_committed(WARM)
+            for each in self._stage.drivers:
+                each.program.wait_until(lambda each=each: each.batches >= 2, "batches")  # type: ignore[misc]
             self._expect(self._stage.unsettled, "before the first fault", _REST_WAIT_S)
             self._tell(f"all drivers take part after {self._now_s():.0f} s")
             self._begun_s = time.monotonic()
@@ -85,10 +86,6 @@ class Chaos:
                 self._after(at_s - self._now_s(), lambda count=count: self._resize(count))  # type: ignore[misc]
             self._trouble()
             return self._end(publisher)
-
-    def _until_committed(self, batches: int) -> None:
-        for driver in self._stage.drivers:
-            driver.program.wait_until(lambda each=driver: each.commits >= batches, f"batch {batches - 1}")  # type: ignore[misc]
 
     def _now_s(self) -> float:
         return time.monotonic() - self._begun_s
@@ -123,7 +120,7 @@ class Chaos:
     def _befell(self, what: str, whom: str = "") -> None:
         self._journal.write(Befell(now_us(), what, whom, is_accident=True))
 
-    def _on_driver(self, fault: Fault, driver: Driver | PythonConsumer) -> bool:
+    def _on_driver(self, fault: Fault, driver: Player) -> bool:
         if driver.down:
             return False
         if driver.dies_of(fault.kind):
@@ -163,7 +160,7 @@ class Chaos:
         _send(victims, signal.SIGCONT)
         self._befell("woken", whom)
 
-    def _start(self, driver: Driver | PythonConsumer) -> None:
+    def _start(self, driver: Player) -> None:
         driver.down = False
         driver.program.start()
         self._befell("started again", driver.name)

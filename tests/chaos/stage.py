@@ -19,7 +19,7 @@ from tests.cast.journal import EVENTS, NAME, read_facts
 from tests.chaos import driver
 from tests.chaos.course import GROUPS, OPTIONS, Course, Mode
 from tests.chaos.faults import FREEZING, Kind
-from tests.support.processes import readers_among, spark_environment
+from tests.support.processes import Program, readers_among, spark_environment
 from tests.support.proxy import Proxy
 from tests.support.servers import Azurite, running
 from tests.world.facts import Handled
@@ -30,90 +30,57 @@ CONSUMERS: Final = {f"python-{kind}": kind for kind in consumers.Kind}
 """The consumers in plain Python of a run, by name, which is also their flow's."""
 
 
-class Driver:
-    """One Spark driver: its program, its Spark checkpoint, its journal. It can be killed and started again."""
+class Player:
+    """A Spark driver or a consumer in plain Python: its program, its journal. It can be killed and started again."""
 
-    def __init__(self, number: int, name: str, mode: Mode, cast: Cast) -> None:
-        self.name = name
-        self.mode = mode
-        self.folder = cast.folder / name
-        self.spark_checkpoint = self.folder / "checkpoint"
-        self.events = self.folder / EVENTS
+    def __init__(self, name: str, mode: Mode, folder: Path, program: Program, *, has_jvm: bool) -> None:
+        self.name, self.mode, self.program, self.has_jvm = name, mode, program, has_jvm
+        self.folder = folder
         self.down = False  # killed, and not started again yet
-        options = {
-            "store": cast.store_url,
-            "group": GROUPS[mode],
-            "ownership": cast.ownership_url,
-            "startingOffsets": "earliest",
-            "sessionTimeout": f"{cast.session_timeout_s:g}s",
-            **OPTIONS[mode],
-        }
-        plan = driver.Plan(
-            queue=QUEUE,
-            options=options,
-            trigger="200 milliseconds",
-            listener=number % 2 == 1,  # both ways have to do
-            checkpoint=str(self.spark_checkpoint),
-            warehouse=str(self.folder / "warehouse"),
-            events=str(self.events),
-            name=name,
-            mode=mode,
-            journal=str(self.folder / NAME),
-        )
-        script, environment = Path(driver.__file__), spark_environment(self.folder)
-        self.program = cast.program(script, plan, name, self.folder, **environment)
 
     @property
-    def commits(self) -> int:
-        """How many batches Spark has committed."""
-        log = self.spark_checkpoint / "commits"
-        return sum(path.name.isdigit() for path in log.iterdir()) if log.exists() else 0
+    def has_begun(self) -> bool:
+        return (self.folder / EVENTS).exists()
+
+    @property
+    def batches(self) -> int:
+        """How many it was given."""
+        return (self.folder / NAME).read_text().count('["Given"')
 
     def word(self, kind: Kind) -> str:
         """What the report calls a fault of this kind."""
-        return kind.value
+        return kind.value if self.has_jvm else f"Python consumers {'frozen' if kind in FREEZING else 'killed'}"
 
     def dies_of(self, kind: Kind) -> bool:
         """Whether it has to be started again."""
-        return kind is Kind.DRIVER_KILLED
+        return kind is Kind.DRIVER_KILLED if self.has_jvm else kind not in FREEZING
 
     def victims(self, kind: Kind) -> list[psutil.Process]:
-        """Its JVM, the processes in which its query's source is, or both, as far as they are there."""
+        """Of a driver its JVM, the processes in which its query's source is, or both, as far as they are there."""
         family = self.program.family()
+        if not self.has_jvm:
+            return family
         jvms = [process for process in family if _name(process) == "java"]
         readers = readers_among(family) if kind is not Kind.JVM_FROZEN else []
         return [*(jvms if kind in (Kind.JVM_FROZEN, Kind.BOTH_FROZEN) else ()), *readers]
 
 
-class PythonConsumer:
-    """One consumer in plain Python, which shares the drivers' group. In a run it takes part as a `Driver`."""
-
-    mode: Final = Mode.AUTO
-
-    def __init__(self, name: str, kind: consumers.Kind, cast: Cast) -> None:
-        self.name = name
-        self.down = False
-        self._journal = cast.folder / name / NAME
-        self._events = cast.folder / name / EVENTS
-        self.program = cast.consumer(name, kind)
-
-    @property
-    def commits(self) -> int:
-        """How many batches it has handled, its start counting as one."""
-        handled = self._journal.read_text().count('["Handled"') if self._journal.exists() else 0
-        return handled + self._events.exists()
-
-    def word(self, kind: Kind) -> str:
-        """What the report calls a fault of this kind."""
-        return f"Python consumers {'frozen' if kind in FREEZING else 'killed'}"
-
-    def dies_of(self, kind: Kind) -> bool:
-        """Whether it has to be started again."""
-        return kind not in FREEZING
-
-    def victims(self, _kind: Kind) -> list[psutil.Process]:
-        """It is one process."""
-        return self.program.family()
+def spark_driver(cast: Cast, name: str, mode: Mode, *, listener: bool) -> Player:
+    """One whose query is of this mode; with partq's listener, or without."""
+    folder = cast.folder / name
+    options = {
+        "store": cast.store_url,
+        "group": GROUPS[mode],
+        "ownership": cast.ownership_url,
+        "startingOffsets": "earliest",
+        "sessionTimeout": f"{cast.session_timeout_s:g}s",
+        **OPTIONS[mode],
+    }
+    plan = driver.Plan(
+        queue=QUEUE, options=options, trigger="200 milliseconds", listener=listener, folder=str(folder), mode=mode
+    )
+    program = cast.program(Path(driver.__file__), plan, name, folder, **spark_environment(folder))
+    return Player(name, mode, folder, program, has_jvm=True)
 
 
 def _name(process: psutil.Process) -> str:
@@ -125,7 +92,7 @@ def _name(process: psutil.Process) -> str:
 class Stage:
     """A cast on stage with its drivers, none of them started yet. Made by `stage`."""
 
-    def __init__(self, cast: Cast, drivers: list[Driver | PythonConsumer], proxy: Proxy | None) -> None:
+    def __init__(self, cast: Cast, drivers: list[Player], proxy: Proxy | None) -> None:
         self.cast = cast
         self.drivers = drivers
         self._proxy = proxy
@@ -134,8 +101,6 @@ class Stage:
     def unread(self, ends: Sequence[int]) -> str:
         """What is not read up to `ends` by the drivers that are alone in their group; empty: nothing."""
         for each in self.drivers:
-            if isinstance(each, PythonConsumer):
-                continue
             if each.mode is Mode.MANUAL and (told := self.cast.behind(GROUPS[each.mode], ends)):
                 return told
             if each.mode is Mode.UNKEPT:
@@ -178,11 +143,13 @@ def stage(folder: Path, course: Course) -> Iterator[Stage]:
                 store_environment=reached,
             )
         )
-        made: list[Driver | PythonConsumer] = []
-        for number, (name, mode) in enumerate(course.names.items(), start=1):
+        made: list[Player] = []
+        for number, (name, mode) in enumerate(course.names.items()):
             cast.queue.create_group(GROUPS[mode], starting="earliest")
-            made.append(Driver(number, name, mode, cast))
-        made += [PythonConsumer(name, kind, cast) for name, kind in CONSUMERS.items() if course.python]
+            made.append(spark_driver(cast, name, mode, listener=number % 2 == 0))  # both ways have to do
+        for name, kind in CONSUMERS.items() if course.python else ():
+            program = cast.consumer(name, kind)
+            made.append(Player(name, Mode.AUTO, folder / name, program, has_jvm=False))
         yield Stage(cast, made, proxy)
 
 
