@@ -1,1 +1,1 @@
-"""Spark drivers that are killed and frozen while they share a queue, and the judge of what their sinks have."""
+"""Spark drivers and consumers that are killed and frozen while they share a queue; the world's judge judges them."""
