@@ -116,9 +116,6 @@ def test_a_log_that_is_damaged_hides_no_other_facts_of_its_queue(store: Path, lo
 def test_a_damaged_head_is_one_row_of_the_list(store: Path) -> None:
     damage(store, "_head.json")
     partq = Partq(store)
-    listed = partq.json("queue", "list", code=1)
-    assert [each["queue"] for each in listed] == [QUEUE, "other"]
-    assert "_head.json" in listed[0]["error"]
     with serving(partq.url) as page:
         text = page.get("/").text
         assert "damaged: " in text
