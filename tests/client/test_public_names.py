@@ -46,13 +46,10 @@ def test_a_name_is_the_one_that_its_module_has() -> None:
         assert getattr(importlib.import_module(module), name) is getattr(partq, name)
 
 
-def test_the_client_lists_no_module_above_it() -> None:
+def test_the_client_lists_no_module_above_it_and_a_name_that_is_not_there_is_refused() -> None:
     """Its list is imported by name, which no import contract sees."""
     rooms = {module.split(".")[1] for module in vars(client)["_MODULE_OF"].values()}
     assert rooms <= {"client", "query", "group", "log", "objects", "base"}
-
-
-def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(AttributeError, match="partq has no 'nothing'"):
         _ = partq.nothing  # type: ignore[attr-defined]
 
