@@ -215,6 +215,7 @@ def _copy() -> Iterator[Path]:
         for name in listed.stdout.splitlines():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+        (folder / ".venv").symlink_to(ROOT / ".venv")  # where the servers' programs are
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
