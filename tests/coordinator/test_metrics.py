@@ -8,7 +8,6 @@ import logging
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -24,9 +23,6 @@ from coordinator.tally import HOUSEKEEPING, Tally
 from partq_spark.base.metrics import Collector, Distribution, Exposition, Sample
 from partq_spark.group.model import GroupKey, PartitionStatus, RebalanceStatus
 
-KEY = GroupKey("default", "orders", "billing")
-ROOT = Path(__file__).parents[2]
-
 
 def partitions(count: int, lag: int | None = 3, lag_s: float | None = 1.5) -> list[PartitionFigures]:
     return [
@@ -36,7 +32,7 @@ def partitions(count: int, lag: int | None = 3, lag_s: float | None = 1.5) -> li
 
 
 GROUP = GroupFigures(
-    key=KEY,
+    key=GroupKey("default", "orders", "billing"),
     status=RebalanceStatus.HOLDDOWN,
     partitions=partitions(2),
     stuck=0,
