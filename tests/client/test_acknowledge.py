@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -77,14 +76,6 @@ def see(sequences: KeySequences, partition: int, *keys: str | None, first: int =
 # --- what may be acknowledged -----------------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
-class Story:
-    """Messages of some partitions: key, and whether the sequence ends with it. `batches` are how many come at once."""
-
-    messages: dict[int, list[tuple[str | None, bool]]]
-    cuts: list[int] = field(default_factory=list)
-
-
 def positions(messages: Iterable[tuple[str | None, bool]]) -> int:
     """By brute force: the most messages from the beginning of which each one's sequence has an end among all."""
     seen = list(messages)
@@ -97,20 +88,22 @@ def positions(messages: Iterable[tuple[str | None, bool]]) -> int:
 
 
 messages = st.tuples(st.sampled_from([None, "a", "b", "c", ""]), st.booleans())
-stories = st.builds(
-    lambda each, cuts: Story(messages=dict(enumerate(each)), cuts=cuts),
-    st.lists(st.lists(messages, max_size=14), min_size=1, max_size=3),
+"""A key, and whether its sequence ends with this message."""
+
+
+@given(
+    st.lists(st.lists(messages, max_size=14), min_size=1, max_size=3).map(lambda each: dict(enumerate(each))),
     st.lists(st.integers(1, 6), max_size=8),
 )
-
-
-@given(stories)
-def test_everything_before_the_first_open_sequence_is_acknowledged_and_nothing_else(story: Story) -> None:
+def test_everything_before_the_first_open_sequence_is_acknowledged_and_nothing_else(
+    there: dict[int, list[tuple[str | None, bool]]], sizes: list[int]
+) -> None:
+    """Messages of some partitions, of which so many come at once."""
     reader = Reader()
     sequences = KeySequences(Asking(reader))
-    reached = dict.fromkeys(story.messages, 0)
-    for size in [*story.cuts, 100]:
-        batch = {p: story.messages[p][at : at + size] for p, at in reached.items()}
+    reached = dict.fromkeys(there, 0)
+    for size in [*sizes, 100]:
+        batch = {p: there[p][at : at + size] for p, at in reached.items()}
         for p, some in batch.items():
             reader.deliver(p, to=reached[p] + len(some))
         assert sequences.begin() == frozenset()
@@ -121,7 +114,7 @@ def test_everything_before_the_first_open_sequence_is_acknowledged_and_nothing_e
                     sequences.complete(p, key)
             reached[p] += len(some)
         sequences.acknowledge()
-        seen = {p: story.messages[p][: reached[p]] for p in reached if reached[p]}
+        seen = {p: there[p][: reached[p]] for p in reached if reached[p]}
         assert reader.told[-1:] == ([{p: (1, positions(some)) for p, some in seen.items()}] if seen else [])
         for p, some in seen.items():
             assert sequences.open_keys(p) == _open(some)
