@@ -8,7 +8,6 @@ from functools import partial
 from itertools import count
 from typing import Any, Literal
 
-import pyarrow as pa
 import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid
@@ -18,8 +17,7 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, Repartitioned
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import publish_tasks
-from partq_spark.log.segment import RUN_BYTES, Stager
-from partq_spark.log.segment_columns import WITH_HEADERS
+from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from tests.log import typed
 from tests.log.queues import Row, World, head_of, lost, raise_floor, read, read_flat, send, staged
@@ -81,23 +79,6 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
         found.append(read(queue))
     assert found[0] == found[1]
     assert len(found[0]) == 7
-
-
-def test_headers_and_the_larger_messages_of_their_time_are_kept(world: World) -> None:
-    queue = world.create(2)
-    stage = stage_of(queue.refresh())
-    rows = pa.record_batch(
-        [["a", None], [b"x" * 5000, b""], [[{"key": "trace", "value": b"1"}], None]], schema=WITH_HEADERS
-    )
-    with Stager(queue.store, stage, seed="a", headers=True) as stager:
-        stager.add(rows)
-        segment = stager.finish()
-    assert segment is not None
-    admin.alter_queue(world.handle(), partitions=3)
-    admin.alter_queue(world.handle(), max_message_bytes=100)
-    publish_staged(queue, stage, [segment])
-    assert queue.head.entries[-1].headers
-    assert sorted(read_flat(queue)) == [b"", b"x" * 5000]
 
 
 def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> None:
