@@ -57,19 +57,6 @@ def test_messages_keep_offsets_times_and_generation(world: World, idle: bool) ->
         assert (done.slices_before, done.slices) == (leaf_slices(old), 2)
 
 
-def test_a_compacted_segment_opens_in_any_arrow_tool(world: World) -> None:
-    queue = filled(world)
-    all_steps(queue)
-    (entry,) = codec.decode_entries(queue.load_chunk(queue.head.tree[0]), queue.head.tree[0])
-    data = queue.store.read(queue.segment_folder + entry.segments[0])
-    table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-    assert table.schema.names == ["key", "value", "timestamp"]
-    assert table.schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
-    of_first = [message.time_us for message in messages(queue) if message.partition == entry.slices[0].partition]
-    times = table.column("timestamp").cast(pa.int64()).to_pylist()[: entry.slices[0].rows]
-    assert times == of_first[: entry.slices[0].rows]
-
-
 def test_the_oldest_message_is_known_also_within_what_was_compacted(world: World) -> None:
     queue = filled(world)
     all_steps(queue)
