@@ -200,6 +200,54 @@ def test_segments_and_slices_have_a_bound(world: World, bound: dict[str, int], s
     assert messages(queue) == before
 
 
+# --- what is stored, as the head says it ------------------------------------------------------------------------------
+
+
+def counted(queue: QueueLog) -> int:
+    """Stored bytes of what can be read, by walking the whole log."""
+    head = queue.refresh()
+    entries = tree.walk(tree.view(head, everything(head)), queue.load_chunk)
+    return sum(piece.length for entry in entries for piece in entry.slices)
+
+
+def test_stored_bytes_are_known_from_the_head_alone(world: World) -> None:
+    queue = world.create(2)
+    for number in range(50):
+        send(queue, [(f"key {row}", b"x" * number) for row in range(5)])
+        assert queue.head.stored_bytes == counted(queue)
+    end = queue.head.next
+    for tenth in range(1, 11):
+        head = housekeeping.trim(queue, tuple(offset * tenth // 10 for offset in end))
+        # A chunk that is trimmed in part counts in proportion, a slice in the head whole.
+        assert head.stored_bytes == pytest.approx(counted(queue), rel=0.2, abs=2000)
+    assert queue.head.stored_bytes == 0
+
+
+@pytest.mark.parametrize("fan_out", [3, 16])
+def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(world: World, fan_out: int) -> None:
+    """Its reference goes on counting the messages that had been trimmed; its bytes are of the others alone."""
+    world.sizes = LogSizes(inline_entries=4, fan_out=fan_out)
+    queue = world.create(16)
+    group = admin.create_group(queue, "slow", (0,) * 16)
+    for number in range(100):
+        send(queue, [(f"key {row}", b"%d" % (number * row) * 50) for row in range(64)])
+    before = queue.head.stored_bytes
+    reached = {partition: end for partition, end in enumerate(queue.head.next) if partition > 0}
+    known = {"slow": housekeeping.GroupPositions(since_sequence=group.since_sequence, rewinds=0, offsets=reached)}
+    housekeeping.trim(queue, queue.head.next, known)
+    while compact(queue, min_age_s=-1.0) is not None:
+        pass
+    real = counted(queue)
+    assert 0 < real < before / 4
+    assert real / 1.5 <= queue.head.stored_bytes <= real * 1.5
+    reached[0] = queue.head.next[0] // 2
+    housekeeping.trim(queue, queue.head.next, known)
+    left = counted(queue)
+    assert left / 3 <= queue.head.stored_bytes <= left * 1.5, "a slice that is trimmed in part is stored whole"
+
+
+# --- while others are at work -----------------------------------------------------------------------------------------
+
 STILL_S = 4.5  # leaves the head's own entries alone: a step is one swap then
 
 
