@@ -1,4 +1,4 @@
-"""`python -m tests.coordinator.modelcheck`: explores and prints what was found. See `explore`."""
+"""`python -m tests.coordinator.modelcheck`: explores and prints what was found. See `test_modelcheck`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import resource
 import sys
 
-from tests.coordinator.modelcheck.explore import Explorer, Failure
+from tests.coordinator.modelcheck.test_modelcheck import Explorer, Failure
 
 
 def main() -> int:

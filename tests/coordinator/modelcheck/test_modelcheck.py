@@ -1,12 +1,375 @@
-"""Small explorations of every interleaving. What they are worth: `tests/power/guards.toml` takes one guard of the core
-out after the other (`core: ...`), and each is found within these bounds.
+"""Breadth-first through every interleaving of the real core with the world around it, and the way back to quiet.
+
+Two things are shown. Safety: nothing of `world.wrongs`, of the core's invariants and of `steps` is ever broken.
+Progress: from every state that was found, timers and fences alone (no flow does anything any more) lead to Ready with
+nothing on its way but what is stuck, whose fences never land; for that each state has one successor `onwards`, and
+following it must end.
+
+`scripts/model-check` explores a million states, the tests here some thousands. What these are worth:
+`tests/power/guards.toml` takes one guard of the core out after the other (`core: ...`), and each is found.
 """
 
 from __future__ import annotations
 
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
 import pytest
 
-from tests.coordinator.modelcheck.explore import Explorer, Result
+from coordinator.core import machine
+from coordinator.core.actions import Fence
+from coordinator.core.differences import CheckpointMark, differences
+from coordinator.core.events import (
+    Event,
+    FenceStuck,
+    FlowBound,
+    FlowExpired,
+    PartitionDrained,
+    PartitionFenced,
+    QueueAltered,
+    Tick,
+)
+from coordinator.core.invariants import violations
+from partq_spark.group.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
+from tests.coordinator.modelcheck import world as outside
+from tests.coordinator.modelcheck.world import (
+    NAMES,
+    SETTINGS,
+    Around,
+    Kept,
+    World,
+    Wrong,
+    check_pending,
+    check_step,
+    kept,
+    world_of,
+    wrongs,
+)
+
+_NONE = 0xFFFFFFFF
+STUCK = "damaged"
+
+
+class Move(NamedTuple):
+    """One thing that may happen in a world, and the world after it."""
+
+    what: object
+    after: World
+
+
+class Failure(AssertionError):
+    """Something wrong was reached; the message has the way there."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Result:
+    """What an exploration has found."""
+
+    states: int = 0  # found, each checked
+    followed: int = 0  # of these, with everything that may happen next
+    transitions: int = 0
+    depth: int = 0
+    complete: bool = False
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    longest_way_to_ready: int = 0
+    extra_states: int = 0  # looked at only for the way back from the states at the border
+
+
+@dataclass(kw_only=True, slots=True)
+class Explorer:
+    """Explores groups of `flows` names and at most `partitions` partitions, from the empty group of all of them."""
+
+    flows: int
+    partitions: int
+    limit: int
+    alterations: bool = True
+    _ids: dict[Kept, int] = field(default_factory=dict)
+    _found: list[Kept] = field(default_factory=list)
+    _parents: array[int] = field(default_factory=lambda: array("I"))
+    _onwards: array[int] = field(default_factory=lambda: array("I"))
+    _now: int = 0
+
+    # --- the search ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Explore to the end or to the limit, then check the way to Ready. Raises `Failure`."""
+        result = Result()
+        started_s, cpu_started_s = time.perf_counter(), time.process_time()
+        try:
+            self._search(result)
+            self._lead_back(result)
+        except (Wrong, ValueError, KeyError) as wrong:
+            raise Failure(f"{wrong}\n{self._way(self._now)}") from wrong
+        result.seconds, result.cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_started_s
+        return result
+
+    def _search(self, result: Result) -> None:
+        for access in AccessType:
+            empty = GroupState(
+                queue_id="q",
+                incarnation="1",
+                settings=SETTINGS[access],
+                partitions={number: Partition(partition=number) for number in range(self.partitions)},
+            )
+            self._add(kept(World(empty, (Around(),) * self.partitions)), _NONE)
+        layer_end, current = len(self._found), 0
+        while current < len(self._found):
+            if len(self._found) >= self.limit:
+                break
+            if current == layer_end:
+                result.depth += 1
+                layer_end = len(self._found)
+            self._expand(current, result)
+            current += 1
+        result.states = len(self._found)
+        result.followed = current
+        result.complete = current == result.states
+
+    def _expand(self, current: int, result: Result) -> None:
+        self._now = current
+        world = world_of(self._found[current])
+        self._next(current)
+        for move in self.moves(world):
+            after = kept(move.after)
+            if after not in self._ids:
+                self._add(after, current)
+            result.transitions += 1
+
+    def _add(self, after: Kept, parent: int) -> int:
+        for sentence in (
+            *violations(world_of(after).state),
+            *(wrong for part in after.parts for wrong in wrongs(*part)),
+        ):
+            raise Wrong(sentence)
+        found = self._ids[after] = len(self._found)
+        self._found.append(after)
+        self._parents.append(parent)
+        self._onwards.append(_NONE)
+        return found
+
+    def _lead_back(self, result: Result) -> None:
+        """Every state's `onwards` leads to a quiet one; states at the border are led on one by one."""
+        distance = array("i", [-1]) * len(self._found)
+        for start in range(result.states):
+            path = []
+            current = start
+            while distance[current] < 0:
+                distance[current] = 0  # seen on this path, unless it is overwritten below
+                path.append(current)
+                onwards = self._next(current)
+                if onwards == _NONE:
+                    path.pop()
+                    break
+                if onwards >= len(distance):
+                    distance.extend([-1] * (onwards + 1 - len(distance)))
+                elif onwards in path:
+                    self._now = onwards
+                    raise Wrong("timers and fences alone lead in a circle, never to Ready")
+                current = onwards
+            for step, state in enumerate(reversed(path), start=distance[current] + 1):
+                distance[state] = step
+            if path:
+                result.longest_way_to_ready = max(result.longest_way_to_ready, distance[start])
+        result.extra_states = len(self._found) - result.states
+
+    def _next(self, current: int) -> int:
+        """The state that timers and fences alone lead to; _NONE: this one is quiet."""
+        if self._onwards[current] != _NONE:
+            return self._onwards[current]
+        self._now = current
+        world = world_of(self._found[current])
+        move = self._onward(world)
+        if move is None:
+            return _NONE
+        after = kept(move.after)
+        found = self._ids.get(after)
+        if found is None:
+            found = self._add(after, current)
+        self._onwards[current] = found
+        return found
+
+    # --- what may happen ----------------------------------------------------------------------------------------------
+
+    def moves(self, world: World) -> Iterator[Move]:
+        """Everything that may happen next."""
+        yield from self._flows(world)
+        yield from self._reports(world)
+        yield from self._outside(world)
+        if self.alterations:
+            yield from self._alterations(world)
+
+    def _onward(self, world: World) -> Move | None:
+        """What happens without any flow: a fence lands or is reported, or time passes. None: Ready, all is quiet."""
+        state, around = world
+        for number, partition in state.partitions.items():
+            if partition.phase is Phase.FENCING and not partition.stuck:
+                at = around[number]
+                if (at.epoch, at.owner) == (partition.to_epoch, partition.to):
+                    return self._event(world, self._fenced(number, at))
+                for fence in at.fences:
+                    if fence.epoch == partition.to_epoch and fence.to == partition.to:
+                        return self._around(world, number, outside.land(at, fence), "the fence lands")
+                raise Wrong(f"partition {number} waits for a fence that cannot land: {partition}, {at}")
+        due_s = machine.next_deadline(state)
+        if due_s is None:
+            if state.status is not RebalanceStatus.READY:
+                raise Wrong(f"nothing leads out of {state}")
+            return None
+        return self._event(world, Tick(), now_s=due_s)
+
+    def _flows(self, world: World) -> Iterator[Move]:
+        """Flows bind, with and without what they had, come back as new instances before they were missed, and go."""
+        state, around = world
+        fresh = True
+        for name in NAMES[: self.flows]:
+            flow = state.flows.get(name)
+            if flow is None and not any(name in self._named(at) for at in around):
+                if not fresh:
+                    continue  # one name that nobody knows is like another
+                fresh = False
+            mapping = {
+                number: partition.epoch
+                for number, partition in state.partitions.items()
+                if partition.owner is not None and partition.owner.flow == name
+            }
+            yield self._event(world, FlowBound(flow=name, instance=f"{name}9"))
+            if mapping:
+                yield self._event(world, FlowBound(flow=name, instance=f"{name}9", mapping=mapping))
+            if flow is not None and flow.bound:
+                yield self._event(world, FlowExpired(flow=name, instance=flow.instance))
+
+    @staticmethod
+    def _named(around: Around) -> set[str]:
+        owners = [around.owner, around.entry.owner if around.entry else None]
+        for fence in around.fences:
+            owners += [fence.to, fence.owner]
+        return {owner.flow for owner in owners if owner is not None}
+
+    def _reports(self, world: World) -> Iterator[Move]:
+        """A leader reports what it sees in records and checkpoints, be it asked for or not."""
+        state, around = world
+        for number, partition in state.partitions.items():
+            at = around[number]
+            if partition.phase in {Phase.OWNED, Phase.PAUSED} and outside.is_drained(partition, at):
+                drained = PartitionDrained(partition=number, epoch=partition.epoch)
+                if partition.phase is Phase.PAUSED:
+                    yield self._event(world, drained)
+                else:
+                    self._changes_nothing(state, drained)
+            if at.epoch:
+                fenced = self._fenced(number, at)
+                if partition.phase is Phase.FENCING and (at.epoch, at.owner) == (partition.to_epoch, partition.to):
+                    yield self._event(world, fenced)
+                else:
+                    self._changes_nothing(state, fenced)
+            if partition.phase is Phase.FENCING and not partition.stuck:
+                yield self._event(world, FenceStuck(partition=number, epoch=partition.to_epoch, reason=STUCK))
+        due_s = machine.next_deadline(state)
+        if due_s is not None:
+            yield self._event(world, Tick(), now_s=due_s)
+        self._new_leader(state, around)
+
+    def _outside(self, world: World) -> Iterator[Move]:
+        """Messages are delivered and acknowledged, fences land: no event of the core."""
+        state, around = world
+        for number, at in enumerate(around):
+            partition = state.partitions.get(number)
+            if partition is not None and outside.may_deliver(partition, at):
+                yield self._around(world, number, outside.deliver(at), "a message is delivered")
+            if outside.can_acknowledge(at):
+                yield self._around(world, number, outside.acknowledge(at), "a message is acknowledged")
+            for fence in at.fences:
+                if outside.can_land(at, fence):
+                    yield self._around(world, number, outside.land(at, fence), "a fence lands")
+
+    def _alterations(self, world: World) -> Iterator[Move]:
+        state = world.state
+        present = tuple(number for number, partition in state.partitions.items() if not partition.removed)
+        for count in range(1, self.partitions + 1):
+            wanted = tuple(range(count))
+            if wanted != present:
+                epochs = {number: at.epoch for number, at in enumerate(world.around) if at.epoch}
+                yield self._event(world, QueueAltered(settings=state.settings, partitions=wanted, epochs=epochs))
+        for access in AccessType:
+            if access is not state.settings.access_type:
+                yield self._event(world, QueueAltered(settings=SETTINGS[access], partitions=present))
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _fenced(number: int, around: Around) -> PartitionFenced:
+        return PartitionFenced(partition=number, epoch=around.epoch, owner=around.owner)
+
+    @staticmethod
+    def _around(world: World, number: int, after: Around, what: str) -> Move:
+        changed = list(world.around)
+        changed[number] = after
+        return Move((what, (f"partition {number}", after)), World(world.state, tuple(changed)))
+
+    @staticmethod
+    def _changes_nothing(state: GroupState, event: Event) -> None:
+        after, actions = machine.decide(state, event, 0.0)
+        if after is not state or actions:
+            raise Wrong(f"{event} was not asked for and changed {state} to {after}")
+
+    @staticmethod
+    def _new_leader(state: GroupState, around: tuple[Around, ...]) -> None:
+        """A leader that adopts sees nothing that the state does not explain, and goes on with `pending`."""
+        marks = {number: CheckpointMark(epoch=at.epoch, owner=at.owner) for number, at in enumerate(around) if at.epoch}
+        for event in differences(state, marks):
+            if not isinstance(event, PartitionFenced):
+                raise Wrong(f"a new leader would see {event}")
+
+    def _event(self, world: World, event: Event, now_s: float = 0.0) -> Move:
+        before = world.state
+        after, actions = machine.decide(before, event, now_s)
+        around = world.around
+        if after.partitions is not before.partitions:
+            fences = [action for action in actions if isinstance(action, Fence)]
+            around = _asked(around, fences)
+            check_step(before, after, event, now_s)
+            check_pending(before, after, fences)
+        return Move((event, actions), World(after, around))
+
+    # --- the way to a state -------------------------------------------------------------------------------------------
+
+    def _way(self, state: int) -> str:
+        """What led to a state, step by step."""
+        path = [state]
+        while self._parents[path[-1]] != _NONE:
+            path.append(self._parents[path[-1]])
+        path.reverse()
+        lines = []
+        for before, after in pairwise(path):
+            world = world_of(self._found[before])
+            for move in self.moves(world):
+                if kept(move.after) == self._found[after]:
+                    lines.append(_words(move.what))
+                    break
+        world = world_of(self._found[state])
+        return "\n".join([*lines, f"state: {world.state}", *[f"around {n}: {at}" for n, at in enumerate(world.around)]])
+
+
+def _words(what: object) -> str:
+    if not isinstance(what, tuple):
+        return str(what)
+    event, actions = what
+    return "\n    ".join([str(event), *[str(action) for action in actions]])
+
+
+def _asked(around: tuple[Around, ...], fences: list[Fence]) -> tuple[Around, ...]:
+    if not fences:
+        return around
+    changed = list(around)
+    for fence in fences:
+        at = changed[fence.partition]
+        changed[fence.partition] = at._replace(fences=(*at.fences, outside.asked(fence)))
+    return tuple(changed)
 
 
 def explore(flows: int, partitions: int, limit: int = 4000) -> Result:

@@ -1,6 +1,7 @@
-"""What surrounds the core in the model check: checkpoints, fences in flight, one message per partition.
+"""What surrounds the core in the model check: checkpoints, fences in flight, one message per partition; and one name
+for all states that differ only in names.
 
-Everything here is written from the rules of the stores and the sessions, without a look at what the core believes:
+What surrounds it is written from the rules of the stores and the sessions, without a look at what the core believes:
 
 - A flow may deliver a partition while the state says that exactly this instance owns it, and the checkpoint says so.
 - An acknowledgement counts while the checkpoint has the flow and epoch that delivered, however late it comes.
@@ -13,12 +14,23 @@ Everything here is written from the rules of the stores and the sessions, withou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
+from functools import cache
+from typing import Final, NamedTuple
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import Event, PartitionDrained, Tick
 from coordinator.core.invariants import broken_by_change
-from partq_spark.group.model import GroupState, Owner, Partition, Phase
+from partq_spark.group.model import (
+    AccessType,
+    Flow,
+    GroupSettings,
+    GroupState,
+    Owner,
+    Partition,
+    Phase,
+    RebalanceStatus,
+)
 
 
 class Entry(NamedTuple):
@@ -181,3 +193,202 @@ def check_step(before: GroupState, after: GroupState, event: Event, now_s: float
             late = isinstance(event, Tick) and was.deadline_s is not None and was.deadline_s <= now_s
             if lives and (was.phase is Phase.OWNED or not (drained or late)):
                 raise Wrong(f"{was} became {now} by {event}: taken before it was drained or its time was over")
+
+
+# --- one name for all that differ only in names -----------------------------------------------------------------------
+
+# What is renamed: flows (by age, then by where they appear first), their instances, epochs (by their order, for each
+# partition by itself) and timers (they all are "set"). Nothing in the core looks at more than equality and order of
+# these, and a new epoch is above all. Partitions keep their numbers, because plans go by them.
+
+DELAY_S: Final = 1.0
+"""Both timers of the model. Time stands at 0 while events happen; a timer fires when it moves on."""
+
+NAMES: Final = "abcdefgh"
+SETTINGS: Final = {
+    access: GroupSettings(rebalance_delay_s=DELAY_S, max_handoff_time_s=DELAY_S, access_type=access)
+    for access in AccessType
+}
+
+Held = Partition | int | None
+"""A partition of the state, or the epoch at which it was retired, or None: there never was one."""
+
+
+class World(NamedTuple):
+    """A state and what surrounds each partition number."""
+
+    state: GroupState
+    around: tuple[Around, ...]
+
+
+class Kept(NamedTuple):
+    """A world without its names: equal for all that differ in nothing else."""
+
+    status: RebalanceStatus
+    trigger: bool
+    altered: bool
+    access: AccessType
+    flows: tuple[Flow, ...]
+    parts: tuple[tuple[Held, Around], ...]
+
+
+class _Names:
+    """New names in the order in which old ones are met."""
+
+    def __init__(self) -> None:
+        self.flows: dict[str, str] = {}
+        self.owners: dict[Owner, Owner] = {}
+
+    def flow(self, old: str) -> str:
+        return self.flows.setdefault(old, NAMES[len(self.flows)])
+
+    def of(self, owner: Owner) -> Owner:
+        """Of one that the state names."""
+        if owner not in self.owners:
+            flow = self.flow(owner.flow)
+            self.owners[owner] = Owner(flow, f"{flow}{sum(each.flow == flow for each in self.owners.values())}")
+        return self.owners[owner]
+
+
+def kept(world: World) -> Kept:
+    """What is kept of this world and of all that differ from it only in names."""
+    state, around = world
+    parts = [_what_counts(_held(state, number), at) for number, at in enumerate(around)]
+    names = _Names()
+    bound = sorted((flow for flow in state.flows.values() if flow.bound), key=lambda flow: flow.since)
+    flows = [(names.of(Owner(flow.name, flow.instance)), True) for flow in bound]
+    holders = set()
+    for held, _ in parts:
+        if isinstance(held, Partition):
+            for owner in filter(None, (held.owner, held.to)):
+                if owner.flow not in names.flows:
+                    known = state.flows.get(owner.flow)
+                    if known is None:
+                        raise Wrong(f"{owner.flow} has partitions and is not known")
+                    flows.append((names.of(Owner(known.name, known.instance)), False))
+                names.of(owner)
+            holders.add(held.holder)
+    active = {names.of(owner) for owner in holders if owner is not None}
+    return Kept(
+        state.status,
+        state.trigger,
+        state.altered,
+        state.settings.access_type,
+        # `updates` decides nothing.
+        tuple(
+            Flow(name=of.flow, instance=of.instance, bound=bound, since=age * bound, active=bound and of in active)
+            for age, (of, bound) in enumerate(flows, start=1)
+        ),
+        tuple(_once(_renamed(held, at, names)) for held, at in parts),
+    )
+
+
+def world_of(found: Kept) -> World:
+    """A world of which this is kept."""
+    parts = {number: held for number, (held, _) in enumerate(found.parts)}
+    state = GroupState(
+        queue_id="q",
+        incarnation="1",
+        settings=SETTINGS[found.access],
+        partitions={number: held for number, held in parts.items() if isinstance(held, Partition)},
+        flows={flow.name: flow for flow in found.flows},
+        retired={number: held for number, held in parts.items() if isinstance(held, int)},
+        status=found.status,
+        holddown_until_s=DELAY_S if found.status is RebalanceStatus.HOLDDOWN else None,
+        trigger=found.trigger,
+        altered=found.altered,
+        binds=len(found.flows),
+    )
+    return World(state, tuple(around for _, around in found.parts))
+
+
+@cache
+def _once(part: tuple[Held, Around]) -> tuple[Held, Around]:
+    """Equal parts of millions of worlds are the same object."""
+    return part
+
+
+def _held(state: GroupState, number: int) -> Held:
+    return state.partitions.get(number, state.retired.get(number))
+
+
+@cache
+def _what_counts(held: Held, around: Around) -> tuple[Held, Around]:
+    """Leaves out what can have no influence any more, and numbers epochs by their order."""
+    entry = around.entry if around.entry is not None and _matters(around.entry, held, around) else None
+    fences = _fences(held, around)
+    epochs = {0, around.epoch, *(fence.epoch for fence in fences), *(fence.owner_epoch for fence in fences)}
+    if entry is not None:
+        epochs.add(entry.epoch)
+    if isinstance(held, int):
+        epochs.add(held)
+    elif held is not None:
+        epochs |= {held.epoch, held.to_epoch}
+    rank = {epoch: number for number, epoch in enumerate(sorted(epochs))}
+    if isinstance(held, int):
+        held_now: Held = rank[held]
+    elif held is not None:
+        deadline_s = None if held.deadline_s is None else DELAY_S
+        held_now = replace(held, epoch=rank[held.epoch], to_epoch=rank[held.to_epoch], deadline_s=deadline_s)
+    else:
+        held_now = None
+    return held_now, around._replace(
+        epoch=rank[around.epoch],
+        owner=None if _between(around.epoch, held) else around.owner,
+        entry=None if entry is None else entry._replace(epoch=rank[entry.epoch]),
+        fences=tuple(
+            fence._replace(
+                to=None if _between(fence.epoch, held) else fence.to,
+                epoch=rank[fence.epoch],
+                owner_epoch=rank[fence.owner_epoch],
+            )
+            for fence in fences
+        ),
+    )
+
+
+def _renamed(held: Held, around: Around, names: _Names) -> tuple[Held, Around]:
+    """An instance that the state does not name is told from others only within its own partition, because nothing ever
+    compares it with those of other partitions.
+    """
+    strangers: dict[Owner, Owner] = {}
+
+    def of(owner: Owner | None) -> Owner | None:
+        if owner is None or owner in names.owners:
+            return owner and names.owners[owner]
+        flow = names.flow(owner.flow)
+        return strangers.setdefault(owner, Owner(flow, f"{flow}-{len(strangers)}"))
+
+    if isinstance(held, Partition):
+        held = replace(held, owner=of(held.owner), to=of(held.to))
+    entry = around.entry
+    return held, around._replace(
+        owner=of(around.owner),
+        entry=None if entry is None else Entry(of(entry.owner) or entry.owner, entry.epoch),
+        fences=tuple(fence._replace(to=of(fence.to), owner=of(fence.owner)) for fence in around.fences),
+    )
+
+
+def _fences(held: Held, around: Around) -> list[Asked]:
+    """The fences in flight that can make a difference. Of those that were given up since, each of which can only take
+    the checkpoint from the former owner, one is like another; the one with the highest epoch stands for them.
+    """
+    fences = {fence for fence in around.fences if can_land(around, fence)}
+    ordered = sorted(fences, key=lambda fence: (fence.epoch, str(fence.to), str(fence.owner)))
+    given_up = [fence for fence in ordered if _between(fence.epoch, held)]
+    stand = [] if _between(around.epoch, held) else given_up[-1:]
+    return [fence for fence in ordered if fence not in given_up or fence in stand]
+
+
+def _between(epoch: int, held: Held) -> bool:
+    """An epoch that was passed over while the partition is being fenced. Whose it is is never looked at again."""
+    return isinstance(held, Partition) and held.phase is Phase.FENCING and held.epoch < epoch < held.to_epoch
+
+
+def _matters(entry: Entry, held: Held, around: Around) -> bool:
+    """Whether a fence or an acknowledgement may still look at this entry."""
+    if around.owner is not None and (entry.owner.flow, entry.epoch) == (around.owner.flow, around.epoch):
+        return True
+    if around.marked or not isinstance(held, Partition) or held.owner is None:
+        return False
+    return (entry.owner.flow, entry.epoch) == (held.owner.flow, held.epoch)
