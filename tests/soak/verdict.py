@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 BOUND: Final = 1.2
 """What the last third of a run may have at most, as a multiple of the second third."""
@@ -28,8 +28,7 @@ class Sample:
     plan_ms: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compared:
+class Compared(NamedTuple):
     """One figure in the second and the last third of a run."""
 
     name: str
@@ -37,33 +36,23 @@ class Compared:
     last: float
     limit: float
 
-    @property
-    def is_bounded(self) -> bool:
-        return self.last <= self.limit
-
-
-def thirds(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sample]]:
-    """The second and the last third, by time."""
-    begun_s, length_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
-    first_s, second_s = begun_s + length_s / 3, begun_s + 2 * length_s / 3
-    return [each for each in samples if first_s < each.at_s <= second_s], [
-        each for each in samples if each.at_s > second_s
-    ]
-
 
 def compared(samples: Sequence[Sample]) -> list[Compared]:
-    """The greatest number of objects and bytes, and the typical time of planning."""
-    second, last = thirds(samples)
-
-    def figure(name: str, of: Callable[[Sequence[Sample]], float], slack: float = 0.0) -> Compared:
-        before = of(second)
-        return Compared(name=name, second=before, last=of(last), limit=BOUND * before + slack)
-
-    return [
-        figure("objects", lambda them: max(each.objects for each in them)),
-        figure("bytes", lambda them: max(each.bytes for each in them)),
-        figure("planning", lambda them: statistics.median(each.plan_ms for each in them), SLACK_MS),
-    ]
+    """The greatest number of objects and bytes, and the typical time of planning, by time."""
+    length_s = samples[-1].at_s - samples[0].at_s
+    thirds: list[list[Sample]] = [[], [], []]
+    for each in samples:
+        thirds[min(int(3 * (each.at_s - samples[0].at_s) / length_s), 2)].append(each)
+    found = []
+    for name, slack in (("objects", 0.0), ("bytes", 0.0), ("planning", SLACK_MS)):
+        _, second, last = (
+            statistics.median(each.plan_ms for each in third)
+            if slack
+            else float(max(getattr(each, name) for each in third))
+            for third in thirds
+        )
+        found.append(Compared(name, second, last, BOUND * second + slack))
+    return found
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
@@ -71,7 +60,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
     if len(samples) < 6:
         return [f"only {len(samples)} samples: the run was too short to judge"]
     return [
-        f"{each.name}: {each.last:,.1f} in the last third, {each.second:,.1f} in the second: above {each.limit:,.1f}"
-        for each in compared(samples)
-        if not each.is_bounded
+        f"{name}: {last:,.1f} in the last third, {second:,.1f} in the second: above {limit:,.1f}"
+        for name, second, last, limit in compared(samples)
+        if last > limit
     ]
