@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
 import threading
 from collections import Counter
@@ -15,7 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import partq
-from tests.support.servers import die_with_parent, free_port
+from tests.support.processes import Program
+from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 
 WAIT_S: Final = 90.0  # on an idle machine all of it takes a second or two
@@ -24,17 +25,14 @@ SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
 COORDINATOR: Final = (sys.executable, "-P", "-m", "coordinator")
 
 
-class Sidecar:
+class Sidecar(Program):
     """`python -m coordinator`, with its log as JSON in a file."""
 
     def __init__(
         self, folder: Path, name: str, environ: Mapping[str, str], command: tuple[str, ...] = COORDINATOR
     ) -> None:
-        self.name = name
         self.port = free_port()
-        self.log = folder / f"{name}.log"
-        self._command = command or COORDINATOR
-        self._environ = {
+        given = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "PARTQ_COORDINATOR_NAME": name,
@@ -42,52 +40,16 @@ class Sidecar:
             "PARTQ_COORDINATOR_LOG_FORMAT": "json",
             **environ,
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__(command, name=name, folder=folder, environment=given)
 
-    def start(self) -> Self:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from a test's main thread
-            )
-        return self
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def end(self, number: int | None = None) -> int:
-        """SIGTERM, or that signal; the exit code."""
-        assert self.process is not None
-        if number is None:
-            self.process.terminate()
-        else:
-            self.process.send_signal(number)
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """By this signal; the exit code."""
+        os.kill(self.pid, number)
         return self.wait()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-            self.wait()
 
     def wait(self) -> int:
         """Its exit code, when it ends by itself."""
-        assert self.process is not None
-        return self.process.wait(WAIT_S)
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def text(self) -> str:
-        return self.log.read_text()
+        return self.wait_end(WAIT_S)
 
     def lines(self, event: str) -> list[dict[str, Any]]:
         """Log lines of one event."""

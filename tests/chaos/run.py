@@ -143,7 +143,7 @@ class Chaos:
     def _on_server(self, fault: Fault) -> bool:
         if fault.kind is Kind.LEADER_KILLED:
             leader = self._cast.leader()
-            if leader is None or not self._cast.coordinators[leader].alive:
+            if leader is None or self._cast.coordinators[leader].code is not None:
                 return False
             self._cast.coordinators[leader].kill()
             self._cast.start_coordinator(leader)
@@ -182,7 +182,7 @@ class Chaos:
                 self.troubles.append(f"{driver.name} ended with {driver.program.code}: {driver.program.tail()}")
                 self._start(driver)
         for name, child in list(self._cast.coordinators.items()):
-            if not child.alive:
+            if child.code is not None:
                 self.troubles.append(f"{name} ended with {child.wait()}: {child.text()[-3000:]}")
                 self._cast.start_coordinator(name)
 

@@ -95,9 +95,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
                 assert child.code is None, f"{child.name} has ended: {child.tail()}"
             due_s = begun_s + len(samples) * course.sample_s
             time.sleep(max(0.0, min(due_s, begun_s + course.length_s) - time.monotonic()))
-        assert sidecar.process is not None
-        pids = {"coordinator": sidecar.process.pid, **{child.name: child.pid for child in children}}
-        cpu_s = {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
+        cpu_s = {each.name: sum(psutil.Process(each.pid).cpu_times()[:2]) for each in (sidecar, *children)}
         for child in reversed(children):
             if child.name == "consumer":
                 wait_until(lambda: not any(each.lag for each in checkpoints(queue)), "acknowledgements", _END_WAIT_S)
