@@ -33,23 +33,19 @@ def test_every_block_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("block", of("python"), ids=str)
-def test_python_compiles_and_knows_partq(block: Block) -> None:
+def test_python_compiles_knows_partq_and_gives_options_that_are_taken(block: Block) -> None:
     tree = ast.parse(block.text, str(block))
     used = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute) and is_partq(each.value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "partq":
             used |= {each.name for each in node.names}
     assert used - set(vars(partq)["__all__"]) == set()
+    for role, options, taken in checked_options(tree):
+        assert taken, f"{role} has options {options}, and the check read none"
 
 
 def is_partq(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "partq"
-
-
-@pytest.mark.parametrize("block", of("python"), ids=str)
-def test_spark_options_are_taken(block: Block) -> None:
-    for role, options, taken in checked_options(ast.parse(block.text)):
-        assert taken, f"{role} has options {options}, and the check read none"
 
 
 def test_a_wrong_spark_option_is_noticed() -> None:
@@ -70,29 +66,20 @@ def test_sql_gives_options_that_a_source_has(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of(*SHELL), ids=str)
-def test_the_shell_understands_it(block: Block) -> None:
-    done = subprocess.run(
-        ["bash", "-n"], input=shell_of(block), capture_output=True, text=True, timeout=30, check=False
-    )
+def test_the_shell_and_the_command_line_take_what_is_typed(
+    block: Block, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    typed = shell_of(block)
+    done = subprocess.run(["bash", "-n"], input=typed, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    for script in re.findall(r"\bscripts/([\w-]+)", shell_of(block)):
+    for script in re.findall(r"\bscripts/([\w-]+)", typed):
         assert (ROOT / "scripts" / script).is_file()
-
-
-@pytest.fixture
-def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those that the examples name must be there."""
     monkeypatch.chdir(tmp_path)
     for name in ("orders.csv", "bad.csv", "payments.csv", "bad-payments.csv"):
-        Path(name).touch()
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("block", of(*SHELL), ids=str)
-def test_the_command_line_takes_what_is_typed(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in partq_commands(shell_of(block)):
-        done = takes(words, monkeypatch)
-        assert done.exit_code == 0, f"partq {' '.join(words)}: {done.output}"
+        Path(name).touch()  # those that the examples name must be there
+    for words in partq_commands(typed):
+        taken = takes(words, monkeypatch)
+        assert taken.exit_code == 0, f"partq {' '.join(words)}: {taken.output}"
 
 
 def test_a_wrong_command_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
