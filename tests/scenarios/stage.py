@@ -64,7 +64,6 @@ class Stage:
         self.line = world.road = Line(world.store, world.machine, Journey(world.machine, self.weather, lambda _: None))
         self.coordinator: Coordinator  # the newest
         self._exits = ExitStack()
-        self._most_steps = 0
         self._published = 0
 
     def __enter__(self) -> Self:

@@ -229,22 +229,3 @@ def test_a_handoff_ends_as_soon_as_the_application_has_acknowledged(staged: Stag
     stage.publish(1, 1)
     stage.until(lambda: len(second.rows) == 1)
     assert [row.marked for row in second.rows] == [False]
-
-
-def test_what_moved_on_is_told_as_lost_until_it_is_given_out_again(staged: Staged) -> None:
-    stage = staged(handoff_s=0.0)
-    first, application = joined(stage)
-    stage.publish(5, 5)
-    first.trigger()
-    first.run()
-    second, other = joined(stage, "right")
-    second.run()
-    stage.until(lambda: len(second.partitions) == 1)
-    (moved,) = second.partitions
-    stage.until(lambda: application.in_hand().lost == {moved})
-    assert list(application.in_hand().partitions) == [1 - moved]
-    assert other.in_hand().lost == frozenset()
-    second.stop()
-    stage.publish(1, 1)
-    stage.until(lambda: len(first.partitions) == 2 and application.in_hand().lost == frozenset())
-    assert [row for row in first.rows if row.partition == moved][5:] == [*again(0, 5, moved), *new(5, 6, moved)]

@@ -140,16 +140,3 @@ def test_available_now_waits_for_acknowledgements_and_then_says_what_is_left(
     query.start(available_now=True).drain()
     assert len(query.rows) == 4
     assert "6 messages are left" in caplog.text
-
-
-def test_available_now_waits_anew_for_the_next_acknowledgement(stage: Stage) -> None:
-    """Each within max-handoff-time (3 s), all of them together not."""
-    stage.publish(5, 0)
-    query, application = by_hand(stage, ownership="none", maxDeliveredUnackedMsgsPerFlow="1")
-    query.start(available_now=True)
-    ended = query.asking(lambda: [None for _ in iter(query._trigger, False)])
-    stage.until(lambda: bool(query.rows))
-    while not ended.is_done:
-        stage.sleep(2.0)
-        application.acknowledge({0: len(query.rows)})
-    assert query.rows == new(0, 5)

@@ -60,13 +60,6 @@ def test_available_now_waits_for_its_share_and_ends_as_a_standby(staged: Staged)
     assert third.partitions == ()
 
 
-def test_available_now_ends_with_an_error_if_nobody_says_what_it_has(alone: Stage) -> None:
-    query = alone.query().begun()
-    query.fix_target()
-    with pytest.raises(partq.Unavailable, match="start one with `partq coordinator run`"):
-        query.trigger()
-
-
 def test_available_now_leaves_what_it_lost_to_the_new_owner_and_reads_what_it_gained(stage: Stage) -> None:
     stage.publish(20, 20)
     first, second = stage.query("first", maxMessagesPerTrigger="6"), stage.query("second")

@@ -134,16 +134,6 @@ def test_an_ownership_store_that_lost_everything_is_not_taken_for_a_removed_grou
     alone.until(lambda: set(delivered(query)) == set(alone.everything))
 
 
-def test_another_group_of_the_name_is_not_taken_for_a_rewind(alone: Stage) -> None:
-    """The group is in the head again before its query looked: it must not go on as if it were its own."""
-    query = one(alone).begun().drain()
-    alone.publish(4, 4)
-    made_again(alone, "earliest")
-    with pytest.raises((partq.Fenced, partq.Invalid), match="was removed"):
-        query.drain()
-    assert query.rows == []
-
-
 def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(alone: Stage) -> None:
     query = one(alone).begun(4, 4).plan()
     query.deliver()
@@ -193,17 +183,3 @@ def test_a_group_made_again_begins_where_it_is_told_to_whatever_its_flows_rememb
     assert again.offsets(0) == ([*range(7)] if starting == "earliest" else [6])
     assert again.epochs == {0: 3, 1: 3}
     assert {row.marked for row in again.rows} == {False}
-
-
-def test_a_leader_that_never_saw_the_group_gone_notices_that_it_is_another_one(alone: Stage) -> None:
-    """Removed and made again between two looks: what it takes for its flow's must not stay as it is."""
-    coordinator = alone.coordinated()
-    query = alone.query("a").begun().run()
-    alone.publish(4, 4)
-    alone.until(lambda: alone.offset(0) == 4)
-    query.kill()
-    assert coordinator.process is not None
-    coordinator.process.freeze(20_000_000)
-    made_again(alone, "earliest")
-    other = alone.query("b").begun().run()
-    alone.until(lambda: other.offsets(0) == [0, 1, 2, 3], 120.0)

@@ -84,18 +84,6 @@ def test_a_restart_after_a_kill_is_told_from_a_twin_within_one_session_timeout(s
 
 
 @pytest.mark.conformance("FLO-08")
-def test_a_twin_is_refused_where_no_coordinator_says_anything(alone: Stage) -> None:
-    first = alone.query("left").begun().run()
-    alone.sleep(7.0)
-    twin = alone.query("left").begun()
-    with pytest.raises(partq.Invalid, match="in use by another live process"):
-        twin.trigger()
-    alone.coordinated()
-    alone.publish(1, 1)
-    alone.until(lambda: delivered(first) == alone.everything)
-
-
-@pytest.mark.conformance("FLO-08")
 def test_the_last_beat_of_a_killed_process_that_was_long_on_its_way_is_no_twin(stage: Stage) -> None:
     """And its whole session timeout is waited for since then: perhaps it was no last one."""
     query = stage.query("left").begun().drain()

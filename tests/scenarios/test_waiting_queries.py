@@ -103,20 +103,6 @@ def test_heartbeats_that_are_paid_for_come_four_times_in_a_session_timeout(
 # --- while a batch takes long -----------------------------------------------------------------------------------------
 
 
-def test_beside_a_long_batch_what_is_due_is_written(stage: Stage) -> None:
-    query = stage.query().begun(3, 3)
-    query.trigger()
-    stage.publish(3, 3)
-
-    def long() -> None:
-        assert [stage.offset(p) for p in (0, 1)] == [0, 0]
-        stage.sleep(2.5)
-
-    query.during = long
-    query.trigger()
-    assert [stage.offset(p) for p in (0, 1)] == [3, 3]
-
-
 def test_a_batch_that_is_told_to_be_complete_is_acknowledged_without_another_trigger(stage: Stage) -> None:
     stage.publish(5, 4)
     query = stage.query(checkpointInterval="0s").begun()

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import partq
-from tests.support.scheduler import SECOND_US, Crash, Process
+from tests.support.scheduler import SECOND_US, Crash
 from tests.world.machine import Host, Machine
 
 T = TypeVar("T")
@@ -20,16 +20,11 @@ _LATEST_S: Final = 8.0  # that a write lands after its process gave it up
 Happened = Callable[[str], None]
 
 
-class Trap(Protocol):
-    """Waits for one call of somebody, or for the moment after it, and says what becomes of it."""
-
-    def fate(self, process: Process, call: str) -> str: ...
-
-
 @dataclass(slots=True)
 class Weather:
     """Of one store. `bad`: of so many calls something becomes. Until `down_us` nothing answers, or, if it `refuses`,
-    says so at once. `lives`: a write that is under way does not land in the store's next life.
+    says so at once. `traps` wait for one call, or for the moment after it (`accidents`). `lives`: a write that is under
+    way does not land in the store's next life.
     """
 
     way_us: int
