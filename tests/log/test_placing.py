@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from tests.log import typed
-from tests.log.queues import Row, World, head_of, lost, raise_floor, read, read_flat, send, staged
+from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, send, staged
 from tests.support.way import Hooked
 
 KEYS = [f"key{number}" for number in range(40)]
@@ -104,24 +104,6 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
     with pytest.raises(Repartitioned, match="publish them again"):
         publish_staged(queue, again, segments)
     assert sum(map(len, read(world.handle()).values())) == 120
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("identity", [None, PublishIdentity(writer="query", batch=1)])
-def test_a_lost_answer_followed_by_a_change_is_settled_before_anything_is_placed_again(
-    world: World, identity: PublishIdentity | None, when: Literal["before", "after"]
-) -> None:
-    def change() -> None:
-        admin.alter_queue(world.handle(), partitions=8)
-        lost()
-
-    world.create(4)
-    queue = world.meeting(when, "swap", change)
-    stage = stage_of(queue.refresh())
-    done = publish_staged(queue, stage, staged(queue, stage, rows_of(1)), identity)
-    assert not done.duplicate
-    assert done.per_partition == {p: len(found) for p, found in sorted(read(world.handle()).items())}
-    assert sum(done.per_partition.values()) == 120
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
