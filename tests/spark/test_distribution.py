@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
-from tests.support.spark import Lab, ended, failure
+from tests.support.spark import Lab, ended
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -119,28 +119,6 @@ def test_messages_without_a_key_spread_and_a_retried_task_puts_them_where_its_fi
     spread = Counter(partition for key, partition, _ in places["smooth"].values() if key is None)
     assert all(200 <= spread[partition] <= 300 for partition in range(8)), spread  # 250, 3 standard deviations
     assert len({partition for key, partition, _ in places["smooth"].values() if key == ""}) == 1
-
-
-@pytest.mark.conformance("DIS-04")
-def test_a_key_of_more_than_255_bytes_is_refused_and_nothing_of_its_batch_is_published(lab: Lab) -> None:
-    """Bytes are counted, not characters."""
-    lab.create("orders", 4)
-    longest = ["x" * 255, "分" * 85]
-    lab.append(keyed(lab, [(key, "v") for key in longest]), "orders")
-    before = lab.head("orders")
-    for key, size in (("分" * 86, 258), ("x" * 256, 256)):
-        with pytest.raises(Exception, match="at most 255 are allowed") as caught:
-            lab.append(
-                keyed(lab, [("fine", "1"), ("x" * 255, "2"), (key, "3"), ("fine", "4")]).repartition(2), "orders"
-            )
-        assert f"has {size} bytes" in str(caught.value)
-        assert key[:40] in str(caught.value)
-    rows = keyed(lab, [("fine", "1"), ("x" * 256, "2")])
-    rows.write.parquet(str(lab.folder / "rows"))
-    stream = lab.spark.readStream.schema(rows.schema).parquet(str(lab.folder / "rows"))
-    assert "at most 255 are allowed" in failure(lab.publisher(stream, "orders", "publisher"))
-    assert lab.head("orders") == before
-    assert sorted(message.key or "" for message in lab.browse("orders")) == sorted(longest)
 
 
 @pytest.mark.conformance("DIS-05", "CHK-07")

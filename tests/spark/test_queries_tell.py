@@ -44,7 +44,7 @@ def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListe
     lab.publish("orders", [("a", b"1"), ("b", b"2"), ("c", b"3")])
     rows = lab.stream("orders", startingOffsets="earliest")
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "one"))
-    ended(writer.queryName("one").trigger(availableNow=True).start())
+    one = writer.queryName("one").start()
     two = lab.consumer("two")
     two.failing = lambda _batch: True
     failure(two.start(rows))
@@ -52,10 +52,13 @@ def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListe
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"partq_query_{name}", {"query": "one", **labels})
 
+    where = {"queue": "orders", "group": ""}
+    wait_until(lambda: value("source_lag_messages", **where) == 0, "the only batch")
+    one.stop()
     wait_until(lambda: value("running") == 0, "the end")
     assert (value("batches_total"), value("input_rows_total")) == (1, 3)
     assert 0 < (value("batch_duration_seconds_sum") or 0) < 60
-    assert value("source_lag_messages", queue="orders", group="") is None, "it has ended"
+    assert value("source_lag_messages", **where) is None, "it has ended"
 
     def failures() -> float:
         samples = (sample for each in registry.collect() for sample in each.samples)

@@ -4,11 +4,8 @@ everything: a session that was stopped, a JVM that is dead. For Spark Connect se
 
 from __future__ import annotations
 
-import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -60,28 +57,6 @@ def test_a_query_that_fails_is_started_again_until_it_has_done_its_work(orders: 
     partq.supervise(starts)
     assert starts.count == 3
     assert consumer.values == [b"one", b"two"]
-
-
-def test_the_example_of_the_page_runs_until_its_query_is_stopped(orders: Lab) -> None:
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    (block,) = (each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "supervise" in each)
-    store = orders.spark._jvm.java.lang.System.getenv("PARTQ_STORE")  # type: ignore[union-attr]
-    queue = partq.create_queue("orders", partitions=1, exist_ok=True, store=store)
-    queue.create_group("billing", starting="earliest")
-    with queue.publisher() as publisher:
-        publisher.send("paid")
-    seen: list[bytes] = []
-
-    def handle(batch: DataFrame, _batch_id: int) -> None:
-        seen.extend(bytes(row.value) for row in batch.collect())
-        if seen:  # by another thread: to stop a query takes the end of its batch
-            for query in orders.spark.streams.active:
-                threading.Thread(target=query.stop).start()
-
-    block = block.replace("/data/checkpoints", str(orders.folder))
-    names: dict[str, Any] = {"handle": handle, "spark": orders.spark}
-    exec(compile(block, "docs/operations.md", "exec"), names)  # noqa: S102 - our own page
-    assert b"paid" in seen
 
 
 def foreach(orders: Lab, take: Callable[[DataFrame, int], object]) -> StreamingQuery:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.servers import ROOT
-from tests.support.spark import Lab, ended, failure
+from tests.support.spark import Lab, ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.conformance("DIS-07")]
 
@@ -81,42 +81,6 @@ def test_each_message_reaches_every_queue_that_attracts_it_where_its_key_belongs
     write(lab, numbered(lab, range(360, 390)).drop("topic"), topic="orders/new/us", queue="rest")
     for name, extra in (("archive", range(300, 390)), ("eu", range(300, 360)), ("new", range(360, 390)), ("rest", ())):
         check_values(lab, name, [*(n for n in range(300) if n % 6 in WANTED[name]), *extra])
-
-
-def test_what_cannot_go_anywhere_is_refused_by_row_and_nothing_of_its_batch_is_published(queues: Lab) -> None:
-    lab = queues
-    lab.queue("archive").unsubscribe(">")
-    lab.create("small", 2, max_message_bytes=100).subscribe("bills/eu")
-    before = {name: (lab.head(name), lab.objects(name)) for name in (*QUEUES, "small")}
-
-    def unchanged() -> bool:
-        return {name: (lab.head(name), lab.objects(name)) for name in before} == before
-
-    columns = "key string, value string, topic string"
-    cases: list[tuple[list[tuple[str, str, str | None]], str]] = [
-        ([("k", "1", "bills/eu"), ("k", "2", None)], r"row 1 has no topic \(null\)"),
-        ([("k", "1", "bills/eu"), ("k", "2", "bills/*")], r"row 1 cannot be published: topic 'bills/\*'"),
-        ([("k", "1", "bills/eu"), ("k" * 256, "2", "bills/us")], "the key of row 1 has 256 bytes"),
-        ([("k", "1", "bills/us"), ("k", "x" * 200, "bills/eu")], "the message of row 1 has 201 bytes.*queue 'small'"),
-    ]
-    for rows, said in cases:
-        with pytest.raises(Exception, match=said):
-            write(lab, lab.spark.createDataFrame(rows, columns).coalesce(1))
-    assert unchanged()
-    for options, said in (({"queue": "nowhere"}, "queue 'nowhere' .* does not exist"), ({}, "no queue was named, and")):
-        with pytest.raises(Exception, match=said):
-            write(lab, numbered(lab, range(6)).drop("topic"), **options)
-    unattracted = numbered(lab, range(60)).where("topic is not null")
-    with pytest.raises(Exception, match=r"10 messages with topics that no queue.*\('bills/us'\).*queue subscribe"):
-        write(lab, unattracted, failOnUnattractedTopic="true")
-    unattracted.write.parquet(str(lab.folder / "inbox"))
-    files = lab.spark.readStream.schema(columns).parquet(str(lab.folder / "inbox"))
-    said = failure(stream(lab, files, failOnUnattractedTopic="true"))
-    assert "10 messages with topics that no queue of namespace 'default' attracts ('bills/us')" in said
-    assert {name: lab.head(name) for name in before} == {name: head for name, (head, _) in before.items()}
-    write(lab, unattracted)  # by default it goes nowhere
-    check_values(lab, "eu", [n for n in range(60) if n % 6 in WANTED["eu"]])
-    check_values(lab, "archive", [])
 
 
 @pytest.mark.conformance("DIS-09")

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType
 
 import partq
 from partq_spark.log.schema.ddl import ddl_of, parse_ddl
@@ -89,46 +90,24 @@ def test_rows_of_every_type_come_back_as_from_parquet(lab: Lab) -> None:
     writer.append(rows, "orders")
     ended(writer.publisher(writer.stream("orders", startingOffsets="earliest"), "copy", "copy"))
 
-    def texts(read: Any) -> list[str]:
-        found = read.orderBy("row").selectExpr("CAST(struct(*) AS STRING) text").collect()
-        return [row.text for row in found]
+    def told(read: Any) -> list[object]:
+        """The types, and the values as texts, which tell NaN and -0.0 from others; bytes are told as they are."""
+        columns = [f"hex({each.name})" if each.dataType == BinaryType() else each.name for each in read.schema]
+        rows = read.orderBy("row").selectExpr("CAST(struct(" + ", ".join(columns) + ") AS STRING) text").collect()
+        return [(each.name, each.dataType) for each in read.schema] + [row.text for row in rows]
 
-    expected = texts(reader.spark.read.parquet(str(lab.folder / "expected")))
+    expected = told(reader.spark.read.parquet(str(lab.folder / "expected")))
     read = reader.read("copy")
     assert read.columns == ["row", *given, "_metadata"]
     assert read.schema["row"].nullable is False
-    assert texts(read.drop("_metadata")) == expected
+    assert told(read.drop("_metadata")) == expected
     out = reader.stream("copy", startingOffsets="earliest").drop("_metadata").writeStream.format("memory")
     ended(out.queryName("out").option("checkpointLocation", str(lab.folder / "out")).trigger(availableNow=True).start())
-    assert texts(reader.spark.table("out")) == expected
+    assert told(reader.spark.table("out")) == expected
     arrow = pa.table(partq.open_queue("copy", store=lab.url).read()).drop_columns(["_metadata"])
     arrow = pa.Table.from_arrays(arrow.columns, schema=parse_ddl(ddl))
-    assert texts(reader.spark.createDataFrame(arrow)) == expected
-
-
-def test_columns_on_request_and_metadata_in_a_query(lab: Lab) -> None:
-    lab.create("orders", 3, schema="id INT NOT NULL, name STRING, tags ARRAY<STRING>", key="id")
-    rows = lab.spark.range(100).selectExpr("CAST(id AS INT) id", "concat('n', id) name", "array('a') tags")
-    headers = f.expr("array(struct('n' AS key, CAST(name AS BINARY) AS value))")
-    lab.append(rows.withColumn("_headers", headers), "orders")
-    asked = "_metadata STRUCT<offset: BIGINT, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>, NAME STRING"
-    read = lab.spark.read.format("partq").option("store", lab.url).schema(asked).load("orders")
-    assert read.columns == ["_metadata", "NAME"]
-    assert {bytes(row._metadata.headers[0].value).decode() for row in read.collect()} == {f"n{n}" for n in range(100)}
-    stream = lab.spark.readStream.format("partq").options(store=lab.url, startingOffsets="earliest").schema(asked)
-    assert sorted(map(repr, lab.consumer().run(stream.load("orders")))) == sorted(map(repr, read.collect()))
-    default = lab.read("orders")
-    own = default.selectExpr("_metadata.partition", "_metadata.offset", "_metadata.queue", "_metadata.redelivered")
-    assert own.distinct().count() == 100
-    joined = default.alias("a").join(lab.read("orders").alias("b"), "id")
-    assert {row[0] for row in joined.selectExpr("a._metadata.offset - b._metadata.offset").collect()} == {0}
-
-    says = "queue 'orders' is typed: column 'value' is none of the queue's: name some of id, name, tags and _metadata"
-    reader = lab.spark.read.format("partq").option("store", lab.url).schema("value STRING")
-    with pytest.raises(PySparkException, match=says):
-        reader.load("orders").collect()
-    stream = lab.spark.readStream.format("partq").option("store", lab.url).schema("value STRING")
-    assert says in failure(lab.consumer("refused").start(stream.load("orders"), available_now=True))
+    types = len(arrow.schema)  # PySpark takes TIMESTAMP_NTZ of Arrow for TIMESTAMP
+    assert told(reader.spark.createDataFrame(arrow))[types:] == expected[types:]
 
 
 WHOLE = {

@@ -8,14 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark.spark.listener import PartqListener
 from tests.spark.flows.conftest import (
-    SESSION_S,
     Gate,
     Shared,
     flow_of,
@@ -23,11 +19,10 @@ from tests.spark.flows.conftest import (
     got,
     marked,
     planned,
-    readers,
     told,
 )
 from tests.spark.flows.watch import Watch
-from tests.support.spark import Consumer, Lab, failure
+from tests.support.spark import Consumer, Lab
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
@@ -184,76 +179,6 @@ def test_a_batch_that_outlasts_the_handoff_time_comes_again_marked_and_is_not_ac
     assert {row.partition for row in one.rows[2:]} == {1 - moved}
 
 
-@pytest.mark.conformance("HAN-04")
-def test_other_partitions_flow_while_one_waits(shared: Make) -> None:
-    """A batch of a query runs as a whole, so that the other flow's partitions are those that can be watched."""
-    orders = shared(partitions=4)
-    one, gate = with_both(orders)
-    two, _ = orders.start("two")
-    orders.wait_for_shares(2, 2)
-    gate.close()
-    orders.publish_all(b"x")
-    wait_until(gate.held.is_set, "the batch")
-    three, _ = orders.start("three")
-    wait_until(lambda: "Paused" in orders.statuses().values() or bool(three.rows), "a handoff")
-    before = len(two.rows)
-    orders.publish_all(b"y")
-    wait_until(lambda: len(two.rows) > before, "messages of the others")
-    gate.open()
-    wait_until(lambda: got(one, two, three) == orders.everything(), "everything, once")
-
-
-def into_a_handoff(orders: Shared, gate: Gate, start: Callable[[], StreamingQuery]) -> tuple[StreamingQuery, int]:
-    """Query one has both partitions and a batch in hand; the second comes, and a partition is paused on its way."""
-    gate.close()
-    orders.publish_all(b"a")
-    wait_until(gate.held.is_set, "the batch")
-    second = start()
-    wait_until(lambda: "Paused" in orders.statuses().values(), "the pause")
-    (moving,) = [partition for partition, status in orders.statuses().items() if status == "Paused"]
-    return second, moving
-
-
-@pytest.mark.conformance("HAN-08", "HAN-09")
-def test_a_handoff_whose_receiving_query_does_not_last_is_taken_back(shared: Make) -> None:
-    """Its reader is killed, the next time it stops in good order; then it comes again, and the old one lets go. The old
-    flow's batch is not complete, and max-handoff-time far: the partition is planned again all the same.
-    """
-    orders = shared(handoff_s=60.0)
-    watch = Watch(orders)
-    with watch.running():
-        one, gate = with_both(orders)
-        first_reader = readers(orders.lab.spark)
-        two = orders.consumer("two")
-        second, moving = into_a_handoff(orders, gate, lambda: orders.restart(two))
-        reader: psutil.Process
-        (reader,) = set(readers(orders.lab.spark)) - set(first_reader)
-        reader.kill()
-        failure(second)
-        wait_until(lambda: set(orders.statuses().values()) == {"Ready"}, "the end of the pause", SESSION_S + 20)
-        orders.publish((moving, b"newer"))
-        gate.open()
-        wait_until(lambda: got(one) == orders.everything(), "everything, once, by the old flow")
-
-        second, moving = into_a_handoff(orders, gate, lambda: orders.restart(two))
-        second.stop()
-        wait_until(lambda: set(orders.statuses().values()) == {"Ready"}, "the way back")
-        assert orders.owners() == dict.fromkeys((0, 1), flow_of(one))
-        assert orders.epochs() == {0: 1, 1: 1}, "it never moved"
-        orders.publish((moving, b"newer"))
-        gate.open()
-        wait_until(lambda: got(one) == orders.everything(), "everything, once, by the old flow")
-
-        orders.restart(two)
-        orders.wait_for_shares(1, 1)
-        orders.publish_all(b"c")
-        wait_until(lambda: got(one, two) == orders.everything(), "everything, once, by both")
-    assert marked(one, two) == []
-    assert watch.nobodys == []
-    assert watch.never_two(), "one owner per epoch"
-    assert sorted(orders.epochs().values()) == [1, 2]
-
-
 @pytest.mark.conformance("HAN-05")
 def test_a_union_of_two_loads_of_one_group_reads_each_message_once_in_a_batch(shared: Make) -> None:
     """While the second load waits for its share, the first one's partitions move to it: 92 of 200 came twice."""
@@ -269,36 +194,3 @@ def test_a_union_of_two_loads_of_one_group_reads_each_message_once_in_a_batch(sh
     for row in consumer.rows:
         assert row.redelivered or (row.partition, row.offset) not in first, f"{row} came before"
         first.add((row.partition, row.offset))
-
-
-@pytest.mark.conformance("HAN-12")
-def test_a_partition_that_nobody_acknowledges_leaves_the_others_their_window(shared: Make) -> None:
-    orders = shared()
-    blocked, free = 0, 1
-    taken: list[Row] = []
-    acknowledger = orders.acknowledger("left")
-
-    def handle(batch: DataFrame, _batch_id: int) -> None:
-        rows = batch.collect()
-        taken.extend(rows)
-        done = [row.offset + 1 for row in rows if row.partition == free]
-        if done:
-            acknowledger.in_hand().acknowledge({free: max(done)})
-
-    def count(partition: int) -> int:
-        return sum(row.partition == partition for row in taken)
-
-    orders.publish(*((p, b"%d" % n) for n in range(40) for p in (blocked, free)))
-    window = {"maxDeliveredUnackedMsgsPerFlow": "10", "checkpointInterval": "0s", "pollInterval": "20ms"}
-    stream = orders.stream(ackMode="manual", flow="left", **window)
-    writer = stream.writeStream.foreachBatch(handle)
-    query = writer.option("checkpointLocation", str(orders.consumer("left").checkpoint)).start()
-    orders.wait_for_offsets(0, 40)
-    assert (count(blocked), count(free)) == (5, 40), "its part of the window, and no more"
-    orders.publish_all(b"more")
-    wait_until(lambda: count(free) == 41, "what is new in the other")
-    assert count(blocked) == 5
-    acknowledger.in_hand().acknowledge({blocked: 5})
-    wait_until(lambda: count(blocked) == 10, "the next ones, as soon as there is room")
-    assert query.exception() is None
-    assert not any(row.redelivered for row in taken)

@@ -26,8 +26,6 @@ from tests.spark.flows.conftest import (
     flow_of,
     frozen,
     got,
-    keeps_order,
-    readers,
     twice_only_marked,
 )
 from tests.spark.flows.driver import Plan, read_lines
@@ -86,27 +84,6 @@ def test_a_redis_that_is_emptied_or_comes_back_empty_costs_time_and_marks_and_no
             assert second.isActive
             for query in lab.spark.streams.active:
                 query.stop()
-
-
-@pytest.mark.conformance("LOS-06", "HAN-07")
-def test_a_reader_that_freezes_past_its_session_delivers_nothing_of_what_moved(shared: Make) -> None:
-    orders = shared(delay_s=0.5)
-    one, first = orders.start("one")
-    reader = readers(orders.lab.spark)
-    two, _ = orders.start("two")
-    orders.wait_for_shares(1, 1)
-    orders.publish_all(b"a")
-    orders.wait_for_offsets(1, 1)
-    with frozen(reader):
-        orders.publish_all(b"b")
-        wait_until(lambda: orders.shares() == {flow_of(two): 2}, "what the frozen one had", LONG_S)
-        wait_until(lambda: got(one, two) == orders.everything(), "everything")
-        orders.wait_for_offsets(2, 2)
-    orders.wait_for_shares(1, 1)
-    orders.publish_all(b"c")
-    wait_until(lambda: got(one, two) == orders.everything(), "everything, once")
-    assert first.isActive
-    assert keeps_order(one, two)
 
 
 # --- a driver of its own ----------------------------------------------------------------------------------------------

@@ -67,58 +67,6 @@ def test_whatever_ended_a_query_within_the_delay_it_gets_its_partitions_back(sha
     assert (flow_of(one), orders.epochs(), marked(one)) == (name, epochs, [])
 
 
-def fails_in_its_batch(orders: Shared) -> tuple[Consumer, int]:
-    """A query that has both partitions fails in a batch with a message of each, and has left; that batch."""
-    one, query = orders.start("one")
-    wait_until(lambda: orders.shares() == {flow_of(one): 2}, "both partitions")
-    failed = fail_once(one, query, lambda: orders.publish_all(b"a"))
-    wait_until(lambda: orders.bound() == set(), "the unbind")
-    return one, failed
-
-
-@pytest.mark.conformance("HAN-10", "LOS-05")
-def test_of_what_has_become_unassigned_a_replay_delivers_nothing(shared: Make) -> None:
-    """It comes in a later batch, at a new epoch and marked, since nobody knows whether the sink had it."""
-    orders = shared()
-    one, failed = fails_in_its_batch(orders)
-    wait_until(lambda: set(orders.owners().values()) == {None}, "the expiry of the only flow")
-    assert orders.epochs() == {0: 2, 1: 2}, "nobody's, and the former epoch is over"
-    orders.restart(one)
-    wait_until(lambda: got(one) == orders.everything(), "everything, once")
-    assert [len(rows) for batch, rows in one.batches if batch == failed] == [0]
-    assert marked(one) == got(one)
-    assert orders.epochs() == {0: 3, 1: 3}
-    orders.publish((0, b"c"))
-    wait_until(lambda: got(one) == orders.everything(), "what is new")
-    assert not one.rows[-1].redelivered
-
-
-@pytest.mark.conformance("HAN-10")
-def test_a_replay_does_not_acknowledge_what_went_and_came_back(shared: Make) -> None:
-    """Another query had the partitions, and acknowledged nothing of them. The batch that the first one repeats is
-    complete for Spark; the checkpoints have to stay where they are until the messages have been delivered.
-    """
-    orders = shared()
-    one, failed = fails_in_its_batch(orders)
-    two = orders.consumer("two")
-    two.failing = lambda batch: batch > 0  # before it starts: the messages may be there for its second batch
-    assert "fails on purpose" in failure(orders.restart(two))
-    wait_until(lambda: set(orders.owners().values()) == {None}, "the expiry of the other")
-    assert orders.offsets() == [0, 0]
-
-    gate = Gate(closed=True)
-    one.failing = lambda batch: batch != failed and gate(batch)
-    orders.restart(one)
-    wait_until(gate.held.is_set, "the batch after the one that was repeated")
-    assert [len(rows) for batch, rows in one.batches if batch == failed] == [0]
-    assert failed in one.log_files("commits")
-    assert orders.offsets() == [0, 0], "not acknowledged by the replay"
-    assert orders.owners() == dict.fromkeys((0, 1), flow_of(one))
-    gate.open()
-    orders.wait_for_offsets(1, 1)
-    assert got(one) == orders.everything() == marked(one)
-
-
 @pytest.mark.conformance("HAN-10")
 def test_a_replay_delivers_the_one_partition_that_it_kept(shared: Make) -> None:
     """One of two partitions has gone to another query by force while the batch was in hand; the other is still held
@@ -198,19 +146,3 @@ def test_available_now_shares_a_queue_and_acknowledges_its_last_batch(shared: Ma
     for _ in range(2):
         ended(once.start(orders.stream(), once=True))
     assert orders.offsets() == [20, 21, 20]
-
-
-@pytest.mark.conformance("OWN-01")
-@pytest.mark.parametrize("ownership", ["redis", "none"])
-def test_ownership_and_checkpoints_with_and_without_each_other(shared: Make, ownership: str) -> None:
-    for checkpoints, acknowledged in (("store", [2, 2]), ("none", [0, 0])):
-        orders = shared(alone=ownership == "none")
-        consumer = orders.consumer(f"with {checkpoints}")
-        for value in (b"a", b"b"):
-            orders.publish_all(value)
-            consumer.run(orders.stream(checkpoints=checkpoints))
-        assert got(consumer) == orders.everything()
-        assert orders.offsets() == acknowledged
-        view = orders.status()
-        assert view is not None
-        assert (view.coordinator.leader is None) == (ownership == "none")

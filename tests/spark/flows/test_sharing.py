@@ -88,51 +88,6 @@ def test_a_queue_grows_and_shrinks_while_queries_share_it_and_a_publisher_publis
     assert view.scale_status == "Ready"
 
 
-@pytest.mark.conformance("RES-06", "REB-08")
-def test_the_access_type_changes_while_queries_run(shared: Make) -> None:
-    orders = shared(partitions=4, delay_s=60.0, access_type="exclusive")
-    one, _ = orders.start("one")
-    two, _ = orders.start("two")
-    wait_until(lambda: orders.shares() == {flow_of(one): 4, flow_of(two): 0}, "one active flow and one standby")
-    orders.publish_all(b"a")
-    wait_until(lambda: len(one.rows) == 4, "everything at the active one")
-    alter(orders, access_type="non-exclusive")
-    orders.wait_for_shares(2, 2)  # at once: the rebalance delay is a minute
-    orders.publish_all(b"b")
-    wait_until(lambda: (len(one.rows), len(two.rows)) == (6, 2), "both at work")
-    alter(orders, access_type="exclusive")
-    orders.wait_for_shares(0, 4)
-    orders.publish_all(b"c")
-    wait_until(lambda: got(one, two) == orders.everything(), "everything, once, by one of them")
-
-
-@pytest.mark.conformance("CHK-04")
-def test_queries_go_on_from_where_they_were_rewound_to(shared: Make) -> None:
-    """Idle and with messages coming; what comes again is marked; nobody has to be restarted."""
-    orders = shared()
-    one, first = orders.start("one")
-    two, second = orders.start("two")
-    orders.wait_for_shares(1, 1)
-    for value in (b"a", b"b", b"c"):
-        orders.publish_all(value)
-    orders.wait_for_offsets(3, 3)
-    owners = orders.owners()
-    orders.queue.rewind(GROUP, by=2, partitions=[0], ownership=orders.ownership)
-    wait_until(lambda: got(one, two) == sorted([*orders.everything(), (0, 1), (0, 2)]), "second delivery")
-    assert marked(one, two) == [(0, 1), (0, 2)]
-    orders.wait_for_offsets(3, 3)
-
-    orders.queue.rewind(GROUP, to="earliest", ownership=orders.ownership)
-    orders.publish_all(b"d")
-    orders.wait_for_offsets(4, 4)
-    assert orders.owners() == owners
-    for partition in (0, 1):
-        rows = [row for each in (one, two) for row in each.rows if row.partition == partition][-4:]
-        assert [row.offset for row in rows] == [0, 1, 2, 3]
-        assert all(row.redelivered for row in rows[:3])  # what is published before the coordinator acts may be, too
-    assert (first.exception(), second.exception()) == (None, None)
-
-
 @pytest.mark.azurite
 @pytest.mark.conformance("HAN-05", "CHK-01", "CHK-02")
 def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(azure_lab: Lab, tmp_path: Path) -> None:
