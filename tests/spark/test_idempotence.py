@@ -85,25 +85,6 @@ def test_a_replayed_micro_batch_adds_nothing_however_often_it_comes(lab: Lab, ki
         assert lab.head("orders") == head
 
 
-def test_a_batch_write_with_a_version_is_published_once_and_one_without_always(lab: Lab) -> None:
-    lab.create("orders", 3)
-
-    def write(*values: str, **options: str) -> None:
-        rows = lab.spark.createDataFrame([("k", value) for value in values], "key string, value string")
-        lab.append(rows, "orders", **options)
-
-    nightly = {"txnAppId": "nightly", "txnVersion": "5"}
-    write("a", "b", **nightly)
-    head = lab.head("orders")
-    write("b", "a", **nightly)
-    write("b", **nightly)
-    assert lab.head("orders") == head
-    write("c", **{**nightly, "txnVersion": "6"})
-    write("d")
-    write("d")
-    assert [message.value for message in lab.browse("orders")] == [b"a", b"b", b"c", b"d", b"d"]
-
-
 # --- numbers that come again for other rows (DIS-10) ------------------------------------------------------------------
 
 

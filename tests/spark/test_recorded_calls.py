@@ -4,13 +4,11 @@ each plan is played by both, and a probe writes down every call.
 A Spark that differs fails here, and then `tests/world/spark.py` is to be changed.
 """
 
-# ruff: noqa: N802, N803 -- Spark's data source API has its own names for methods and arguments
 from __future__ import annotations
 
 import json
 import random
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -19,18 +17,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
 
+from tests.spark.probe import Log, ProbeReader, ProbeWriter, calls, install
 from tests.support.scheduler import SECOND_US, Scheduler
 from tests.support.spark import QUERY_WAIT_S, Lab
 from tests.world.machine import Machine
@@ -69,98 +61,6 @@ PLANS: Final[dict[str, tuple[Step, ...]]] = {
     "the last entry of the offset log is gone": (Step(), Step(cut=(1, 0)), Step()),
     "an older copy of Spark's checkpoint": (Step(ends=(3,)), Step(), Step(older=1)),
 }
-
-
-class Log:
-    """Calls, a line each, appended to a file by every process that gets one."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def add(self, call: str, *at: object) -> None:
-        with Path(self._path).open("a") as file:
-            file.write(" ".join(map(str, (call, *at))) + "\n")
-
-
-class Rows(InputPartition):
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__((start, end))
-        self.start, self.end = start, end
-
-
-class ProbeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`ends`: of its batches, which are not limited where Spark wants all that there is."""
-
-    def __init__(self, options: Any) -> None:
-        self._log = Log(options["log"])
-        self._ends = json.loads(options["ends"])
-
-    def initialOffset(self) -> dict[str, Any]:
-        self._log.add("initialOffset")
-        return {"at": 0}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        from pyspark.sql.streaming.datasource import ReadMaxRows
-
-        return ReadMaxRows(1)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._log.add("prepare")
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        everything = isinstance(limit, ReadAllAvailable)
-        self._log.add("latestOffset", start["at"], "all" if everything else "some")
-        ends = [end for end in self._ends if end > start["at"]]
-        return {"at": ends[-1 if everything else 0]} if ends else start
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._log.add("partitions", start["at"], end["at"])
-        return [Rows(start["at"], end["at"])]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        assert isinstance(partition, Rows)
-        self._log.add("read", partition.start, partition.end)
-        yield from ((number,) for number in range(partition.start, partition.end))
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._log.add("commit", end["at"])
-
-
-class Wrote(WriterCommitMessage):
-    pass
-
-
-class ProbeWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: Any) -> None:
-        self._log = Log(options["log"])
-        self._fails = json.loads(options.get("fails", "[-1, 0]"))
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        self._log.add("write", sum(batch.num_rows for batch in iterator))
-        return Wrote()
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._log.add("sink commit", batchId, len(messages))
-        if self._fails[0] == batchId:
-            raise RuntimeError("it fails on purpose")
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._log.add("abort", batchId, len(messages))
-
-
-class Probe(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "recording"
-
-    def schema(self) -> str:
-        return "number int"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ProbeReader(self.options)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return ProbeWriter(self.options)
 
 
 # --- by real Spark ----------------------------------------------------------------------------------------------------
@@ -203,10 +103,10 @@ def _run(lab: Lab, path: Path, checkpoint: Path, step: Step, *, sink: bool) -> N
         done.append(batch)
 
     options = {"log": str(path), "ends": json.dumps(step.ends)}
-    rows = lab.spark.readStream.format("recording").options(**options).load()
+    rows = lab.spark.readStream.format("probe").options(**options).load()
     writer: Any = rows.writeStream.option("checkpointLocation", str(checkpoint))
     if sink:
-        writer = writer.format("recording").options(log=str(path), fails=json.dumps(step.fails))
+        writer = writer.format("probe").options(log=str(path), fails=json.dumps(step.fails))
     else:
         writer = writer.foreachBatch(handle)
     triggers: dict[str, dict[str, Any]] = {"available": {"availableNow": True}, "once": {"once": True}}
@@ -223,7 +123,7 @@ def _run(lab: Lab, path: Path, checkpoint: Path, step: Step, *, sink: bool) -> N
 
 def _in_short(path: Path) -> list[str]:
     """What is repeated while nothing happens is told once."""
-    lines = path.read_text().splitlines()
+    lines = [each["call"] for each in calls(path) if each["call"] != "reader"]
     return [
         line for at, line in enumerate(lines) if not (line.startswith("latestOffset") and line in lines[at - 1 : at])
     ]
@@ -315,9 +215,7 @@ def _no_store(url: str, _retry_timeout_s: float) -> Any:
 
 @pytest.fixture
 def recording(lab: Lab) -> Lab:
-    # Classes of a test's module travel whole: workers cannot import it.
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-    lab.spark.dataSource.register(Probe)
+    install(lab.spark)
     return lab
 
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 import partq
-from tests.support.spark import Given, Lab, counts, ended, failure
+from tests.support.spark import Given, Lab, counts, failure
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -177,22 +177,6 @@ def test_available_now_reads_in_batches_within_the_limits_what_was_there_when_it
     wait_until(lambda: len(tiny.rows) >= 3, "progress under a tiny limit")
     query.stop()
     assert set(tiny.sizes) == {1}
-
-
-def test_trigger_once_reads_everything_but_what_may_not_be_in_hand(lab: Lab) -> None:
-    """Spark asks with ReadAllAvailable (spark-traps.md 13, 24)."""
-    lab.create("orders", 2)
-    lab.publish("orders", numbered(0, 100))
-    consumer = lab.consumer()
-    limited = lab.stream("orders", **EVERYTHING, maxMessagesPerTrigger="7", maxBytesPerTrigger="10")
-    ended(consumer.start(limited, once=True))
-    assert consumer.sizes == [100]
-    bounded = lab.consumer("bounded")
-    stream = lab.stream("orders", **EVERYTHING, maxDeliveredUnackedMsgsPerFlow="40")
-    ended(bounded.start(stream, once=True))
-    assert bounded.sizes == [40]
-    bounded.run(stream)
-    assert bounded.sizes == [40, 40, 20]
 
 
 def test_a_batch_that_did_not_finish_is_delivered_again_with_the_same_rows(lab: Lab) -> None:

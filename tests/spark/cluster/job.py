@@ -22,11 +22,12 @@ from tests.support.messages import numbered_rows
 
 
 class Plan(TypedDict):
-    """What to do: the cluster's URL, the queues, how many messages, and Spark settings."""
+    """What to do: the cluster's URL, the queues, the copy's ownership, how many messages, and Spark settings."""
 
     master: str
     written: str
     copied: str
+    ownership: str
     rows: int
     settings: dict[str, str]
 
@@ -77,7 +78,7 @@ def main(plan: Plan) -> None:
 
     stream = (
         spark.readStream.format("partq")
-        .option("startingOffsets", "earliest")
+        .options(startingOffsets="earliest", group="billing", ownership=plan["ownership"])
         .option("maxMessagesPerTrigger", plan["rows"] // 2)
         .load(plan["written"])
         .writeStream.format("partq")

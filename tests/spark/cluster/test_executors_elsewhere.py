@@ -1,4 +1,6 @@
-"""Executors in processes of their own, with their own environment, folder and credentials, through a real Azurite."""
+"""Executors in processes of their own, with their own environment, folder and credentials, through a real Azurite;
+the stream shares a group in a Redis that wants a password.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,14 @@ from typing import Any
 import pytest
 
 import partq
+from tests.cast.sidecars import Sidecar
+from tests.group.ownership.redis_servers import SpecialRedis
 from tests.spark.cluster.standalone import EXECUTORS, cluster, java_options
 from tests.support.messages import assert_published, numbered_rows
 from tests.support.processes import Program, spark_environment
 from tests.support.servers import Azurite, running
 
-pytestmark = [pytest.mark.spark, pytest.mark.azurite, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.spark, pytest.mark.azurite, pytest.mark.redis, pytest.mark.timeout(500)]
 
 HERE = Path(__file__).parent
 ROWS = 300
@@ -43,6 +47,7 @@ class Run:
     """A job that has run, and where everything is that it left."""
 
     azurite: TwoKeyAzurite
+    password: str
     url: str
     driver: Path
     executors: Path
@@ -52,7 +57,7 @@ class Run:
 
     @property
     def keys(self) -> dict[str, str]:
-        return {"driver": self.azurite.key, "executors": self.azurite.second_key}
+        return {"driver": self.azurite.key, "executors": self.azurite.second_key, "Redis": self.password}
 
     def pickles(self) -> dict[str, bytes]:
         """What each executor's Python workers were sent."""
@@ -67,7 +72,9 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("cluster")
     driver, executors, witness = (folder / name for name in ("driver", "executors", "witness"))
-    with running(TwoKeyAzurite()) as azurite, pytest.MonkeyPatch.context() as patch:
+    password = f"hunter-{secrets.token_hex(8)}"
+    redis = running(SpecialRedis("--requirepass", password))
+    with running(TwoKeyAzurite()) as azurite, redis as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv(CREDENTIALS, azurite.connection_string)
         url = azurite.fresh_url()
         for queue, partitions in (("written", 3), ("copied", 4)):
@@ -81,8 +88,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 "PARTQ_TEST_FORBIDDEN": str(driver),
             },
         )
-        ours = spark_environment(driver, {CREDENTIALS: azurite.connection_string, "PARTQ_STORE": url})
-        with cluster(executors, theirs) as standalone:
+        beside = {CREDENTIALS: azurite.connection_string, "PARTQ_STORE": url, "PARTQ_REDIS_PASSWORD": password}
+        ours = spark_environment(driver, beside)
+        coordinator = Sidecar(driver, "coordinator", {**beside, "PARTQ_OWNERSHIP": server.url})
+        with cluster(executors, theirs) as standalone, coordinator:
             settings = {
                 "spark.driver.memory": "1g",
                 "spark.driver.host": "127.0.0.1",
@@ -99,12 +108,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
             }
-            plan: dict[str, object] = {"master": standalone.url, "written": "written", "copied": "copied"}
+            plan: dict[str, object] = {
+                "master": standalone.url,
+                "written": "written",
+                "copied": "copied",
+                "ownership": server.url,
+            }
             plan |= {"rows": ROWS, "settings": settings}
             with Program.script(HERE / "job.py", plan, name="driver", folder=driver, environment=ours) as job:
                 assert job.wait_end() == 0, job.tail()
                 yield Run(
                     azurite=azurite,
+                    password=password,
                     url=url,
                     driver=driver,
                     executors=executors,
@@ -118,7 +133,7 @@ def test_batch_and_stream_through_executors(run: Run) -> None:
     rows = numbered_rows(0, ROWS)
     assert_published(run.url, "written", rows)
     copied = assert_published(run.url, "copied", rows, order="key")
-    assert run.report["batches"] == [ROWS // 2, ROWS // 2]
+    assert [read for read in run.report["batches"] if read] == [ROWS // 2, ROWS // 2]
     read = sorted(run.report["found"], key=lambda row: (row[2], row[3]))
     assert read == [[each.key, each.value.decode(), each.partition, each.offset] for each in copied]
 
@@ -163,11 +178,12 @@ def test_no_secret_in_plans_logs_and_closures(run: Run) -> None:
     # What is searched is what was meant to be searched.
     assert b"SparkListenerJobEnd" in events
     assert b"WriteToDataSourceV2" in events
+    assert {str(run.driver / name) for name in ("checkpoint/offsets/0", "coordinator.log")} <= set(places)
     assert "== Physical Plan ==" in run.log
     assert sum(place.endswith("stderr") for place in places) == EXECUTORS
     for place, content in places.items():
         for whose, key in run.keys.items():
-            assert key.encode() not in content, f"the key of the {whose} is in {place}"
+            assert key.encode() not in content, f"the secret of the {whose} is in {place}"
             assert b"AccountKey=" not in content, place
 
 

@@ -82,9 +82,6 @@ class Shared:
         """One message for each partition, in one publish."""
         self.publish(*((partition, value) for partition in range(self.partitions)))
 
-    def acknowledger(self, flow: str) -> partq.Acknowledger:
-        return partq.Acknowledger(queue=self.name, group=GROUP, flow=flow, store=self.lab.url, timeout_s=30.0)
-
     # --- what can be seen ---------------------------------------------------------------------------------------------
 
     def status(self) -> partq.GroupView | None:

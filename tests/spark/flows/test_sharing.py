@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import Row
 
 from tests.spark.flows.conftest import (
-    GROUP,
     Shared,
     coordinating,
     flow_of,
@@ -24,7 +23,7 @@ from tests.spark.flows.conftest import (
     told,
     twice_only_marked,
 )
-from tests.support.spark import Consumer, Lab
+from tests.support.spark import Lab
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
@@ -108,57 +107,6 @@ def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(azure_lab: Lab, t
         orders.publish_all(b"c")
         wait_until(lambda: twice_only_marked(orders, one, two), "everything")
         orders.wait_for_offsets(3, 3)
-
-
-# --- rows of a typed queue --------------------------------------------------------------------------------------------
-
-
-def publish_rows(orders: Shared, low: int, *more: str) -> None:
-    """Twenty rows, two for each of ten keys, in one publish."""
-    rows = orders.lab.spark.range(low, low + 20).selectExpr("CAST(id % 10 AS INT) k", "CAST(id AS INT) n", *more)
-    orders.lab.append(rows.coalesce(1), orders.name)
-
-
-def numbers(*consumers: Consumer) -> list[int]:
-    return sorted(row.n for consumer in consumers for row in consumer.rows)
-
-
-@pytest.mark.conformance("TYP-06")
-def test_rows_move_between_queries_as_messages_do(shared: Make) -> None:
-    """They are handed over, resized and rewound while their columns change."""
-    orders = shared(schema="k INT, n INT NOT NULL, name STRING", key="k")
-    one, first = orders.start("one")
-    publish_rows(orders, 0, "concat('n', id) name")
-    wait_until(lambda: numbers(one) == list(range(20)), "the first rows")
-    two, second = orders.start("two")
-    orders.wait_for_shares(1, 1)
-    publish_rows(orders, 20)
-    wait_until(lambda: numbers(one, two) == list(range(40)), "rows by both")
-    assert {row.n for row in two.rows} <= set(range(20, 40))
-
-    alter(orders, add_column="coupon STRING", widen="n BIGINT")
-    publish_rows(orders, 40, "'c' coupon")
-    alter(orders, partitions=4)
-    publish_rows(orders, 60, "'c' coupon")
-    orders.wait_for_shares(2, 2)
-    publish_rows(orders, 80)
-    wait_until(lambda: numbers(one, two) == list(range(100)), "all rows")
-    for row in one.rows + two.rows:
-        assert list(row.asDict()) == ["k", "n", "name", "_metadata"], "what they loaded"
-        assert row.k == row.n % 10
-        assert row.name == (f"n{row.n}" if row.n < 20 else None)
-        assert not row._metadata.redelivered
-    ends = orders.lab.ends(orders.name)
-    orders.wait_for_offsets(*ends)
-
-    orders.queue.rewind(GROUP, by=2, partitions=[0], ownership=orders.ownership)
-    wait_until(lambda: len(numbers(one, two)) == 102, "second delivery")
-    again = [row for row in one.rows + two.rows if row._metadata.redelivered]
-    assert [(row._metadata.partition, row._metadata.offset) for row in again] == [(0, ends[0] - 2), (0, ends[0] - 1)]
-    assert (first.exception(), second.exception()) == (None, None)
-    orders.wait_for_offsets(*ends)
-    orders.queue.trim(dict(enumerate(ends)))
-    assert orders.lab.read(orders.name).count() == 0
 
 
 def test_progress_tells_flow_partitions_epochs_and_lag(shared: Make) -> None:
