@@ -97,7 +97,7 @@ def test_a_venv_that_is_not_on_path_is_told_what_to_set(tmp_path: Path, bare_pyt
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["py-files", "addPyFile"])
+@pytest.mark.parametrize("how", ["py-files", pytest.param("addPyFile", marks=pytest.mark.nightly)])
 def test_shipped_with_the_job_it_needs_register(tmp_path: Path, bare_python: Path, archive: Path, how: str) -> None:
     """spark-traps.md 27."""
     environment = {"PYSPARK_PYTHON": str(bare_python), "PYSPARK_DRIVER_PYTHON": str(bare_python)}

@@ -68,6 +68,7 @@ def test_wrong_credentials_are_said_at_once_by_every_role_without_the_secret(
     assert [message.value for message in lab.browse("orders")] == [b"there before"]
 
 
+@pytest.mark.nightly
 def test_an_unreachable_store_is_tried_for_retry_timeout_and_queries_survive_a_shorter_outage(
     azure_lab: Lab, spark_azurite: Azurite
 ) -> None:

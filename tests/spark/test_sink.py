@@ -1,20 +1,13 @@
-"""What a sink publishes: types, headers, compression, plain copies; by batch and by stream, also while the partition
-count changes.
-"""
+"""What a sink publishes: types, headers, compression, plain copies; by batch and by stream."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 import partq
-from tests.spark.flows.conftest import partition_of
 from tests.support.spark import Lab, ended
 
 pytestmark = pytest.mark.spark
@@ -118,84 +111,3 @@ def test_the_default_store_is_the_drivers_variable(lab: Lab, monkeypatch: pytest
     lab.spark.createDataFrame([("v",)], "value string").write.format("partq").mode("append").save(name)
     assert lab.spark.read.format("partq").load(name).count() == 1
     assert queue.describe().messages == 1
-
-
-# --- the partition count changes --------------------------------------------------------------------------------------
-
-KEYS = [f"key{number}" for number in range(16)]
-
-
-def publish(lab: Lab, name: str, *numbers: int) -> None:
-    """One message of every key for each number."""
-    for number in numbers:
-        lab.publish(name, [(key, f"{number}/{key}".encode()) for key in KEYS])
-
-
-def resizing(lab: Lab, name: str, changes: dict[int, int], marks: Path) -> Callable[[DataFrame], DataFrame]:
-    """Rows as they are; the task that meets the message with one of these numbers changes the count, once, while it
-    stages: when the driver swaps, the queue has another layout than the one that was staged for.
-    """
-    url = lab.url
-
-    def alter(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for value in batch.column("value").to_pylist():
-                number = int(bytes(value).split(b"/")[0])
-                if number not in changes:
-                    continue
-                with (marks / "lock").open("ab") as lock:  # another task has the same numbers, and they have an order
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    if not (marks / str(number)).exists():
-                        partq.open_queue(name, store=url).alter(partitions=changes[number])
-                        (marks / str(number)).touch()
-            yield batch
-
-    marks.mkdir(exist_ok=True)
-    return lambda rows: rows.select("key", "value").mapInArrow(alter, "key string, value binary")
-
-
-def stored_order(lab: Lab, name: str) -> dict[str, list[int]]:
-    """Of every key the numbers of its messages, layout after layout; each message must lie where its layout says."""
-    layouts = lab.queue(name).describe().layouts
-    found: dict[str, list[tuple[int, int, int]]] = {key: [] for key in KEYS}
-    for message in lab.browse(name):
-        number, key = message.value.decode().split("/")
-        newest = max(
-            index
-            for index, layout in enumerate(layouts)
-            if message.partition < layout.partitions and message.offset >= layout.begin[message.partition]
-        )
-        assert message.partition == partition_of(key, layouts[newest].partitions)
-        found[key].append((newest, message.offset, int(number)))
-    return {key: [number for _, _, number in sorted(places)] for key, places in found.items()}
-
-
-def all_in_order(*numbers: int) -> dict[str, list[int]]:
-    return {key: list(numbers) for key in KEYS}
-
-
-@pytest.mark.conformance("RES-01", "DIS-09")
-def test_batch_and_stream_are_placed_again_when_the_count_changes_while_their_tasks_stage(lab: Lab) -> None:
-    lab.create("inbox")
-    orders = lab.create("orders", 4)
-    publish(lab, "orders", 0)
-    given = [(key, f"{number}/{key}".encode()) for key in sorted(KEYS) for number in (1, 2, 3)]
-    rows = lab.spark.createDataFrame(given, "key string, value binary").coalesce(2)  # a task has half of the keys
-    through = resizing(lab, "orders", {1: 8, 2: 3}, lab.folder / "marks")
-    lab.append(through(rows), "orders", txnAppId="nightly", txnVersion="1")
-    assert [layout.partitions for layout in orders.describe().layouts] == [4, 3], "the count between has no messages"
-    assert stored_order(lab, "orders") == all_in_order(0, 1, 2, 3)
-    before = lab.head("orders")
-    lab.append(rows, "orders", txnAppId="nightly", txnVersion="1")  # again, for the new count
-    assert lab.head("orders") == before
-
-    publish(lab, "inbox", 4, 5, 6)
-    through = resizing(lab, "orders", {4: 8, 5: 3, 6: 16}, lab.folder / "marks")
-    stream = through(lab.stream("inbox", **EVERYTHING, maxMessagesPerTrigger=str(len(KEYS))))
-    ended(lab.publisher(stream, "orders", "copy"))
-    assert stored_order(lab, "orders") == all_in_order(*range(7))
-    orders.alter(partitions=5)
-    lab.consumer("copy").forget_commit()
-    publish(lab, "inbox", 7)
-    ended(lab.publisher(stream, "orders", "copy"))
-    assert stored_order(lab, "orders") == all_in_order(*range(8))

@@ -87,10 +87,6 @@ REFUSALS: dict[str, tuple[Callable[[Lab], StreamingQuery], str]] = {
         ),
         "row 0 has no value: every message needs one",
     ),
-    "in the sink": (
-        lambda lab: lab.publisher(lab.stream("orders", startingOffsets="earliest"), "bills", "publisher"),
-        "queue 'bills'",
-    ),
     "in foreachBatch": (lambda lab: foreach(lab, enough), "enough, says the application"),
     "in a read of foreachBatch": (lambda lab: foreach(lab, lambda *_: lab.read("nothing").show()), "queue 'nothing'"),
 }
@@ -162,6 +158,7 @@ supervised(start)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.crash
 def test_a_stopped_session_and_a_dead_jvm_are_raised(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"

@@ -105,6 +105,7 @@ def assert_columns_of_their_time(rows: list[Row]) -> None:
     assert sum("c4" in row.asDict() for row in rows) >= 2 * EACH
 
 
+@pytest.mark.nightly
 @pytest.mark.conformance("TYP-05")
 def test_columns_change_while_a_publisher_and_three_queries_run(lab: Lab) -> None:
     spark, source = lab.spark, lab.folder / "source"

@@ -165,6 +165,7 @@ def both(shared: Make, redis_server: RedisServer, tmp_path: Path) -> Iterator[Bo
             yield Both(orders=orders, here=here, program=program, faults=faults, cable=cable, folder=tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 @pytest.mark.conformance("LOS-06", "LOS-07", "LOS-03", "LOS-04", "CHK-05")
