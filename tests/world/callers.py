@@ -5,6 +5,7 @@ what the contract (API-05) takes its word for, and nothing else. What it does in
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +52,7 @@ class Held:
     asker: Asker | None
     rows: tuple[Row, ...]
     session: int
+    ref: Callable[[], Any]  # to the batch; None once nothing refers to it
     is_seen: bool = False
     is_dropped: bool = False
     is_released: bool = False
@@ -177,7 +179,7 @@ class Caller(Flow):
             return None
         world = self.world
         rows = tuple(map(row_of, batch._messages(batch._delivery.pieces)))  # without looking into it
-        held = Held(batch, asker, rows, self._session)
+        held = Held(batch, asker, rows, self._session, weakref.ref(batch))
         self._given.append(held)
         self._last = held
         world.take(Given(world.now_us, asked_us, self._group, self._flow, self.host.process.name, rows))
@@ -235,7 +237,7 @@ class Caller(Flow):
         if held.session == self._session and not held.is_released:
             before = self._given[: self._given.index(held) + 1]
             meant = [each for each in before if each.session == held.session and not each.is_released]
-            meant = [each for each in meant if each.batch is not None]  # others were given back
+            meant = [each for each in meant if each.ref() is not None]  # others were given back
             self._handled(row for each in meant for row in each.rows if row.offset < ends.get(row.partition, 0))
         if held.session != self._session or held.is_released or held.is_acknowledged:
             self._befell("late", is_accident=True)  # a partition may have moved on since
