@@ -181,7 +181,8 @@ class Accidents:
     def _sprung(self, trap: Aimed, process: Process) -> None:
         event, name = trap.event, process.name.partition("/")[0]
         for weather in self._weathers(""):
-            weather.traps.remove(trap)
+            if trap in weather.traps:  # else all were disarmed while one before it stood still
+                weather.traps.remove(trap)
         self._world.counts[f"{event.what} on a call"] += 1
         self._world.befell(event.what, name)
         lasts_us = round(event.for_s * SECOND_US)

@@ -74,7 +74,9 @@ class World:
         self.judge.had_accident = plan.is_hasty or (bool(plan.queries) and how.by_hand)
         # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
         self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
-        self.judge.keeps_order = how.keeps and not plan.query.sink.startswith("two ")
+        # What a flow has had first a query may get later, when a person has taken it back.
+        is_mixed = bool(plan.flows) and any(each.what == "rewind" for each in plan.happening)
+        self.judge.keeps_order = how.keeps and not is_mixed and not plan.query.sink.startswith("two ")
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, dict(plan.log.sizes))
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
