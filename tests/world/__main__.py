@@ -1,4 +1,4 @@
-"""`scripts/simulate --world --seeds N`: whole worlds by seeds, from publishing to acknowledging.
+"""`scripts/simulate --seeds N`: whole worlds by seeds, from publishing to acknowledging.
 
 A failure prints the one line that repeats it. `--shrink` leaves out what is not needed for it.
 """
@@ -106,7 +106,7 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/simulate --world", description="Whole worlds, by seeds.")
+    parser = argparse.ArgumentParser(prog="scripts/simulate", description="Whole worlds, by seeds.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default 100)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--kind", choices=KINDS, help="only seeds of this kind; --seeds is how many of them")

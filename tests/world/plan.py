@@ -232,7 +232,7 @@ class Plan:
     def line(self) -> str:
         """The command that repeats it, if it was drawn."""
         without = f" --without {','.join(map(str, sorted(self.left_out)))}" if self.left_out else ""
-        return f"scripts/simulate --world --first {self.seed} --seeds 1{without}"
+        return f"scripts/simulate --first {self.seed} --seeds 1{without}"
 
     @property
     def is_hasty(self) -> bool:

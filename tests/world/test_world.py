@@ -100,7 +100,7 @@ def test_a_failure_is_shrunk_to_the_events_that_it_needs() -> None:
     plan = Plan(seed=7, events=tuple(Event(float(number), "stop", "one") for number in range(12)))
     least = shrunk(plan, lambda plan: {2.0, 9.0} <= {event.at_s for event in plan.happening})
     assert [event.at_s for event in least.happening] == [2.0, 9.0]
-    assert least.line == "scripts/simulate --world --first 7 --seeds 1 --without 0,1,3,4,5,6,7,8,10,11"
+    assert least.line == "scripts/simulate --first 7 --seeds 1 --without 0,1,3,4,5,6,7,8,10,11"
 
 
 # --- the judge, without a world ---------------------------------------------------------------------------------------
