@@ -13,9 +13,9 @@ from tests.world.judge import Judge, Violation
 
 WITHIN_S: Final = 120.0
 """How long a message may wait for a flow, and then for its acknowledgement, since something befell anybody: longer than
-session timeout, delay, max-handoff-time, a new leader and a driver's start after one another; of a busy machine 50 s were seen.
+session timeout, delay, max-handoff-time, a new leader and a driver's start after one another. On a machine with nine
+times its load 50 s were seen.
 """
-
 _MOST_TOLD: Final = 1000  # characters: the rows of a batch may be many
 
 
