@@ -76,7 +76,7 @@ def test_each_compression_is_read_back_and_used(lab: Lab) -> None:
     bytes than one run of the segment writer: one segment, in order.
     """
     sizes = {}
-    for compression, width in (("none", 200), ("lz4", 200), ("zstd", 200), ("default", 9_000)):
+    for compression, width in (("none", 200), ("lz4", 200), ("zstd", 200), ("default", 12_000)):
         rows = lab.spark.range(0, 12_000, 1, 1).selectExpr(
             "cast(id % 5 as string) key", f"rpad(cast(id as string), {width}, '.') value"
         )
@@ -86,7 +86,7 @@ def test_each_compression_is_read_back_and_used(lab: Lab) -> None:
         sizes[compression] = segment.stat().st_size
         with pa.ipc.open_file(segment) as file:
             slices = file.num_record_batches  # of each run one for each of the two partitions that have keys
-        assert slices == (4 if compression == "default" else 2)
+        assert (slices > 2) == (compression == "default")  # Spark cuts its batches by bytes, too: how many is its own
         last: dict[str | None, int] = {}
         for message in lab.browse(compression):
             number = int(message.value.split(b".")[0])
@@ -96,7 +96,7 @@ def test_each_compression_is_read_back_and_used(lab: Lab) -> None:
     assert sizes["lz4"] < sizes["none"] / 4
     assert sizes["zstd"] < sizes["none"] / 4
     assert sizes["zstd"] != sizes["lz4"]
-    assert sizes["default"] < sizes["none"] * 45 / 4, "compressed, too"
+    assert sizes["default"] < sizes["none"] * 60 / 4, "compressed, too"
 
 
 def test_the_default_store_is_the_drivers_variable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
