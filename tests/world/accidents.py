@@ -94,6 +94,8 @@ class Accidents:
             weather.traps.clear()
 
     def _begin(self, event: Event) -> None:
+        if self._world.is_calm:
+            return
         self._world.counts[event.what] += 1
         self._world.befell(event.what, event.whom)
         actor = self._world.actors.get(event.whom)

@@ -249,7 +249,10 @@ class World:
             self.queue(queue).create_group(group, starting="earliest", ownership=self.ownership_of(queue))
         self._begin_all()
         self.accidents.begin()
-        self.machine.sleep(max((each.at_s + each.for_s for each in plan.happening), default=0.0) + 1.0)
+        over_us = self.now_us + round(max((each.at_s + each.for_s for each in plan.happening), default=0.0) * SECOND_US)
+        # Hours in which an idle flow alone is left would be steps for nothing.
+        while self.now_us <= over_us and (self.is_busy() or not plan.log.keepers):
+            self.machine.sleep(plan.look_s)
         self.accidents.disarm()
         self._calm()
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
