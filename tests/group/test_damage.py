@@ -34,6 +34,7 @@ RECORD: Final = replace(a_record(p1=delivery(40, 33), p17=delivery(3)), instance
 LEASE: Final = Lease(token="0123456789abcdef", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
 STATE: Final = GroupState(queue_id="q", incarnation="life", settings=GroupSettings(), partitions={}, flows={})
 CLAIM: Final = OwnershipRecord(key=KEY, partition=12, owner=OWNER, epoch=7, version="", modified="")
+STATE_TOKEN: Final = "0123456789abcdef"
 FOREIGN: Final = (b"", b"x", b"{}", b"[]", b"\xff\xfe", b"instance i1 count 3")
 _STEP: Final = re.compile(r"restore|remove|delete")
 
@@ -87,10 +88,10 @@ class InRedis:
         return name.partition("/")[2] or name
 
     def read(self, name: str) -> bytes:
-        return bytes(self.raw.hget(self.hash(name), self.field(name)))
+        return bytes(self.raw.hget(self.hash(name.removesuffix(" version")), self.field(name)))
 
     def put(self, name: str, content: bytes) -> None:
-        self.raw.hset(self.hash(name), self.field(name), content)
+        self.raw.hset(self.hash(name.removesuffix(" version")), self.field(name), content)
 
     def named(self, name: str) -> str:
         return f"{KEY}}}:{name.partition('/')[0]}"
@@ -123,7 +124,7 @@ def begin(place: Place) -> Ownership:
     """Everything that is not there is made; what cannot be read is said."""
     store = place.open()
     if store.read_state(KEY) is None:
-        store.swap_state(KEY, encode_state(STATE, 0.0), token="0123456789abcdef", expected=None)
+        store.swap_state(KEY, encode_state(STATE, 0.0), token=STATE_TOKEN, expected=None)
     if store.read_lease(KEY) is None:
         store.take_lease(KEY, LEASE, expected=None)
     if "billing-1" not in store.read_flows(KEY):

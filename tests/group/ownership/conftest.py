@@ -1,4 +1,4 @@
-"""Ownership in memory, opened by as many users as a test needs, and what tests of all stores write into them."""
+"""What tests of ownership over every kind of documents write into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership import Beat, Ownership, StateDocument
-from tests.support.ownership import OwnershipServer
 from tests.support.servers import RedisServer, running
 
 KEY = GroupKey("default", "orders", "billing")
@@ -18,36 +17,6 @@ KEY = GroupKey("default", "orders", "billing")
 
 FOLDER = "default/orders/billing/ownership/"
 """Where it lies, if ownership is objects."""
-
-
-class World:
-    """A group in a store of its own. `open` gives another user's view of it."""
-
-    def __init__(self) -> None:
-        self.key = KEY
-        self._server = OwnershipServer()
-
-    def open(self, group: GroupKey | None = None) -> Ownership:
-        """Another user: a coordinator, or a flow of `group`."""
-        return self._server.open(group)
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def store(world: World) -> Ownership:
-    """One user of it."""
-    return world.open()
-
-
-@pytest.fixture
-def key(world: World) -> GroupKey:
-    """Its group."""
-    return world.key
-
 
 _instances = itertools.count(1)
 

@@ -1,5 +1,5 @@
-"""A Redis that is in trouble: a line that breaks before the answer or holds a call up, settled by reading or repeating;
-no memory, no replicas, read-only, still loading; silence, within which every call ends in time; and lost subscriptions.
+"""A Redis that is in trouble: a line that holds a call up; no memory, no replicas, read-only, still loading; silence,
+within which every call ends in time; and lost subscriptions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.model import Lease, OwnershipRecord
+from partq_spark.group.model import Lease
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
 from tests.group.ownership.conftest import (
     KEY,
@@ -21,7 +21,6 @@ from tests.group.ownership.conftest import (
     a_record,
     begin,
     delivery,
-    last_beat,
     together,
     token_of,
     verbs,
@@ -55,49 +54,6 @@ def far(server: RedisServer, line: Line) -> Iterator[Ownership]:
     opened.close()
 
 
-def lose_answer(line: Line, act: Callable[[], object], *, to: bytes = b"EVALSHA") -> None:
-    """The call ends as unknown, though the server has done it. `to` is in the request whose answer is lost."""
-    cuts = line.cuts
-    line.cut_next(to)
-    with pytest.raises(Unavailable, match="known when it is read again"):
-        act()
-    assert line.cuts == cuts + 1
-
-
-RECORD_SWAPPED, HEART_SWAPPED = b'"session_timeout_s"', b'"bound":"1"'
-
-
-def test_a_lost_answer_is_settled_by_reading_or_repeating(
-    server: RedisServer, store: Ownership, line: Line, far: Ownership
-) -> None:
-    begin(store)
-    far.incarnation()
-    lose_answer(line, lambda: far.swap_state(KEY, b"{}", token="t2", expected="t1"), to=b"swap")
-    assert token_of(far) == "t2"
-    again, former = a_record(), last_beat(far, KEY)
-    for to in (RECORD_SWAPPED, HEART_SWAPPED):
-        lose_answer(line, lambda: far.bind(KEY, again, replaces=former), to=to)
-    far.bind(KEY, again, replaces=former)
-    assert far.read_flows(KEY) == {"billing-1": again}
-    for number, to in enumerate((RECORD_SWAPPED, HEART_SWAPPED)):
-        new = {1: delivery(5 + number)}
-        lose_answer(line, lambda: far.deliver(KEY, "billing-1", again.instance, new, state_token="t2"), to=to)  # noqa: B023
-        assert far.deliver(KEY, "billing-1", again.instance, new, state_token="t2")
-        assert store.read_flows(KEY)["billing-1"].deliveries == new
-        lose_answer(line, lambda: far.report(KEY, "billing-1", again.instance, {1: delivery(4)}), to=to)
-        far.beat(KEY, "billing-1", again.instance)
-        assert store.read_flows(KEY)["billing-1"].deliveries == {1: delivery(4)}, "the next heartbeat tells of it"
-    lose_answer(line, lambda: far.beat(KEY, "billing-1", again.instance))
-    assert far.beat(KEY, "billing-1", again.instance) == "t2"
-    lease = Lease(token="l", name="n", beat=0)
-    lose_answer(line, lambda: far.take_lease(KEY, lease, expected=None), to=b"swap")
-    found = far.read_lease(KEY)
-    assert found is not None
-    assert found.lease == lease
-    lose_answer(line, lambda: far.renew_lease(KEY, Lease(token="l", name="n", beat=1)))
-    assert far.renew_lease(KEY, Lease(token="l", name="n", beat=2)).state_token == "t2"
-
-
 @pytest.mark.parametrize("verb", ["deliver", "report", "bind"])
 def test_a_call_that_arrives_late_does_not_undo_what_was_said_since(
     server: RedisServer, store: Ownership, line: Line, verb: str
@@ -126,21 +82,6 @@ def test_a_call_that_arrives_late_does_not_undo_what_was_said_since(
     far.close()
 
 
-@pytest.mark.conformance("OWN-02")
-def test_a_claim_whose_answer_is_lost_counts_as_not_claimed(
-    store: Ownership, line: Line, far: Ownership, caplog: pytest.LogCaptureFixture
-) -> None:
-    claim = OwnershipRecord(key=KEY, partition=3, owner=None, epoch=1, version="", modified="")
-    store.claim_ownership([claim])
-    store.drop_group(KEY)
-    far.incarnation()
-    line.cut_next(b"EVALSHA")
-    assert far.claim_ownership([claim]) == {}
-    assert line.cuts == 1
-    assert "count as not claimed" in caplog.text
-    assert list(far.list_ownership(KEY)) == [3]
-
-
 def test_how_many_round_trips_a_call_takes(store: Ownership, line: Line, far: Ownership) -> None:
     """A heartbeat and a leader's look are one, a delivery or a report two, beside the first that read something."""
     begin(store)
@@ -161,35 +102,28 @@ def test_how_many_round_trips_a_call_takes(store: Ownership, line: Line, far: Ow
 # --- it takes nothing for now -----------------------------------------------------------------------------------------
 
 
-def test_no_memory_left_is_said_and_nothing_is_half_done(server: RedisServer, store: Ownership) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "usually", "says"),
+    [
+        ("maxmemory", "1", "0", "maxmemory reached"),
+        # A flow that still reaches a primary without its replicas must not believe that it renewed anything.
+        ("min-replicas-to-write", "1", "0", "NOREPLICAS"),
+    ],
+)
+def test_where_nothing_can_be_written_it_is_said_and_nothing_is_half_done(
+    server: RedisServer, store: Ownership, setting: str, value: str, usually: str, says: str
+) -> None:
     begin(store)
     before = store.read_flows(KEY), token_of(store)
-    command(server, "CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1")
-    for name in ("swap_state", "beat", "deliver", "report", "unbind", "take_lease"):
-        with pytest.raises(Unavailable, match="maxmemory reached"):
-            verbs(store)[name]()
-    with pytest.raises(Unavailable, match="maxmemory reached"):
-        store.bind(KEY, a_record("billing-2"), replaces=None)
-    assert (
-        store.claim_ownership([OwnershipRecord(key=KEY, partition=0, owner=None, epoch=1, version="", modified="")])
-        == {}
-    )
+    command(server, "CONFIG", "SET", setting, value)
+    binding = {"bind": lambda: store.bind(KEY, a_record("billing-2"), replaces=None)}
+    for name in ("swap_state", "beat", "deliver", "report", "unbind", "take_lease", "bind"):
+        with pytest.raises(Unavailable, match=says):
+            {**verbs(store), **binding}[name]()
+    assert verbs(store)["claim_ownership"]() == {}
     assert (store.read_flows(KEY), token_of(store)) == before
-    command(server, "CONFIG", "SET", "maxmemory", "0")
+    command(server, "CONFIG", "SET", setting, usually)
     assert store.list_ownership(KEY) == {}
-    assert store.beat(KEY, "billing-1", ME) == "t1"
-
-
-def test_a_primary_without_its_replicas_takes_nothing_and_says_so(server: RedisServer, store: Ownership) -> None:
-    """With `min-replicas-to-write`: a flow that still reaches it must not believe that it renewed anything."""
-    begin(store)
-    before = store.read_flows(KEY), token_of(store)
-    command(server, "CONFIG", "SET", "min-replicas-to-write", "1")
-    for name in ("swap_state", "beat", "deliver", "report", "unbind", "take_lease"):
-        with pytest.raises(Unavailable, match="NOREPLICAS"):
-            verbs(store)[name]()
-    assert (store.read_flows(KEY), token_of(store)) == before
-    command(server, "CONFIG", "SET", "min-replicas-to-write", "0")
     assert store.beat(KEY, "billing-1", ME) == "t1"
 
 
