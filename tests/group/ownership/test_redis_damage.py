@@ -103,8 +103,8 @@ def test_half_a_document_is_none(redis: InRedis, mine: Ownership, half: str) -> 
         assert redis.raw.hdel(redis.hash(name), redis.field(name) + half) == 1
     for store in (redis.open(), mine):  # who knew the token, too
         assert store.read_state(KEY) is store.read_state(KEY, known=STATE_TOKEN) is None
-        assert store.read_lease(KEY) is store.read_flow(KEY, NAME) is None
-        assert store.read_flows(KEY) == store.list_ownership(KEY) == {}
+        assert (store.read_lease(KEY), store.read_flow(KEY, NAME)) == (None, None)
+        assert (store.read_flows(KEY), store.list_ownership(KEY)) == ({}, {})
     if half:
         with pytest.raises(Fenced):
             mine.beat(KEY, NAME, INSTANCE)
