@@ -119,8 +119,6 @@ LEASE = Lease(token="t", name="n", beat=1, timers={"holddown": 4.0}, state_token
 
 
 STATE = replace(a_state(), holddown_until_s=101.0)
-
-
 STATE = replace(STATE, partitions={**STATE.partitions, 1: replace(STATE.partitions[1], stuck="no answer")})
 
 
@@ -273,14 +271,10 @@ def test_a_newer_format_is_refused_by_name(kind: Kind, version: str) -> None:
 NULLABLE = (
     r"\.config\.(retention_s|quota_bytes)|.*\.(writer|first|holds)|\.writers\.\w+\.1|\.groups\.\w+\.3|\.holddown_left_s"
 )
-
-
 NULLABLE += r"|\.partitions\.\d+\.6|\.columns(\.key)?|.*\.schema_version"
 
 
 OPTIONAL = r"\.columns(\.(key|version|columns\.\d+\.(nullable|since|former)))?|.*\.schema_version"
-
-
 OPTIONAL += r"|\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[4-9]"
 
 
@@ -288,8 +282,6 @@ OR_NOBODY = r"\.partitions\.\d+\.[34]"
 
 
 POSITIVE = r"\.layouts\.\d+\.1|\.writer_pages\.\d+\.5|.*\.schema_version"
-
-
 POSITIVE += r"|\.columns\.version|\.columns\.columns\.\d+\.(since|former\.\d+\.1)"
 
 
@@ -297,8 +289,6 @@ FIELDS = r"|\.config|\.(entries|tree|chunks|rounds)\.\d+"  # objects with these 
 
 
 VALUES = r"\.floor|\.(layouts|writer_pages|resolutions|owners|flows|partitions)\.\d+|\.(groups|writers|deliveries)\.\w+"
-
-
 VALUES += r"|.*\.(slices|folders)\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"
 
 

@@ -50,17 +50,20 @@ class Original:
         return segment_columns(COLUMNS if self.typed else None, headers=self.headers, times=self.times)
 
 
+def slice_of(batch: pa.RecordBatch, compression: str) -> bytes:
+    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+    with SegmentWriter(store, "a.arrow", batch.schema, compression) as writer:
+        piece = writer.write(0, batch)
+    return bytes(store.read("a.arrow", start=piece.start, length=piece.length))
+
+
 def originals(count: int) -> list[Original]:
     """Every form that a segment has, with so many rows."""
     made = []
     for compression in ("none", "lz4", "zstd"):
         for headers in (False, True):
             for times in (False, True):
-                store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
-                schema = segment_schema(headers, times)
-                with SegmentWriter(store, "a.arrow", schema, compression) as writer:
-                    piece = writer.write(0, rows(count, headers, times))
-                data = bytes(store.read("a.arrow", start=piece.start, length=piece.length))
+                data = slice_of(rows(count, headers, times), compression)
                 made.append(Original(data=data, rows=count, headers=headers, times=times))
     return made
 
@@ -78,7 +81,6 @@ WIDER = with_added(with_widened(COLUMNS, "b BIGINT"), "h ARRAY<STRING>")
 
 def typed_originals(count: int) -> list[Original]:
     """Rows with columns of most kinds."""
-    made = []
     some = [
         {
             "a": None if n % 7 == 3 else f"text {n}" * (n % 3),
@@ -89,14 +91,11 @@ def typed_originals(count: int) -> list[Original]:
         }
         for n in range(count)
     ]
-    for compression in ("none", "lz4", "zstd"):
-        store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
-        schema = schema_of(COLUMNS)
-        with SegmentWriter(store, "a.arrow", schema, compression) as writer:
-            piece = writer.write(0, pa.RecordBatch.from_pylist(some, schema=schema))
-        data = bytes(store.read("a.arrow", start=piece.start, length=piece.length))
-        made.append(Original(data=data, rows=count, headers=False, times=False, typed=True))
-    return made
+    batch = pa.RecordBatch.from_pylist(some, schema=schema_of(COLUMNS))
+    return [
+        Original(data=slice_of(batch, compression), rows=count, headers=False, times=False, typed=True)
+        for compression in ("none", "lz4", "zstd")
+    ]
 
 
 def rows(count: int, headers: bool, times: bool) -> pa.RecordBatch:
@@ -279,7 +278,7 @@ def test_bytes_that_are_no_record_batch_are_refused(data: bytes) -> None:
             decoded(memoryview(data), segment_schema(True, True), only)
 
 
-# --- texts that are none ----------------------------------------------------------------------------------------------
+# --- malformed Arrow --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,16 +37,7 @@ PLAIN = segment_columns(None)
 
 
 def stage(partitions: int = 4, max_message_bytes: int = 10_000_000) -> Stage:
-    made = stage_of(empty_head(partitions))
-    return Stage(
-        namespace=made.namespace,
-        queue=made.queue,
-        queue_id=made.queue_id,
-        sequence=made.sequence,
-        generation=made.generation,
-        partitions=partitions,
-        max_message_bytes=max_message_bytes,
-    )
+    return replace(stage_of(empty_head(partitions)), max_message_bytes=max_message_bytes)
 
 
 def put(
@@ -119,7 +111,7 @@ def test_any_messages_come_back_in_order(data: st.DataObject, partitions: int, r
 
 
 @pytest.mark.conformance("DIS-02")
-def test_order_is_kept_over_the_blocks_that_a_run_is_sorted_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_is_kept_over_the_blocks_that_a_run_is_sorted_in(world: World) -> None:
     rows: list[Row] = [(f"key {number % 7}", b"%06d" % number) for number in range(30_000)]
     block = batch_of(rows)
     made = some(put(world.store, [block.slice(start, 5_000) for start in range(0, 30_000, 5_000)]))

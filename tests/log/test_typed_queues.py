@@ -24,7 +24,7 @@ from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
 from partq_spark.log.admin import alter_queue, create_group, create_queue, delete_queue, list_queues, remove_remains
 from partq_spark.log.compaction import compact
-from partq_spark.log.destinations import plan_queue
+from partq_spark.log.destinations import plan_queue, plan_topic
 from partq_spark.log.fanout import Fan, StagedFor, publish_all
 from partq_spark.log.model import FORMAT, Head
 from partq_spark.log.partitioner import partition_of
@@ -152,7 +152,33 @@ def test_software_that_knows_no_columns_harms_neither_a_typed_queue_nor_an_untyp
     assert read_flat(plain) == [b"%d" % number for number in range(5, 21)]
 
 
-ID = Column(name="id", type="INT")
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("TYP-06")
+def test_a_topic_reaches_queues_of_other_orders_of_columns_and_each_places_by_its_own_key(world: World) -> None:
+    orders = {"one": ("id INT, name STRING", "id"), "two": ("name STRING, id INT", "name")}
+    queues = {key: typed.create(world, ddl, key, 2, name) for name, (ddl, key) in orders.items()}
+    for queue in queues.values():
+        subscribe(queue, "eu/>")
+    # So many that neither the other key nor rows without one could lie alike by chance.
+    given_rows = pa.RecordBatch.from_pylist(
+        [{"id": number, "name": f"n{number}"} for number in range(20)],
+        schema=pa.schema([("id", pa.int32()), ("name", pa.string())]),
+    )
+    plan = plan_topic("default", Namespace(world.store, "default").queues(), "eu/de", None)
+    with Fan(world.store, plan, seed="s", given=given_rows.schema) as fan:
+        fan.add(given_rows)
+        staged, _ = fan.finish()
+    publish_all(world.handle, [staged], None, seed="s")
+    for key, queue in queues.items():
+        found = typed.read(queue)
+        assert sorted((row for mine in found.values() for row in mine), key=lambda row: row["id"]) == (
+            given_rows.to_pylist()
+        )
+        for partition, mine in found.items():
+            assert {partition_of(str(row[key]).encode(), 2) for row in mine} == {partition}
+    assert [*typed.read_flat(queues["name"])[0]] == ["name", "id"], "each has them in its own order"
 
 
 # --- altering ---------------------------------------------------------------------------------------------------------
@@ -179,7 +205,7 @@ def test_the_columns_of_a_head_are_bounded(world: World) -> None:
     ):
         alter_queue(queue, add_columns=", ".join(f"b{number} STRING" for number in range(100)))
     assert len(document_of(world.store, queue.head_name)) < 300_000
-    last = Columns(columns=(ID,), version=10_000)
+    last = Columns(columns=(Column(name="id", type="INT"),), version=10_000)
     with pytest.raises(Invalid, match="were altered 9999 times, and no more is possible: create another queue"):
         with_added(last, "b INT")
 

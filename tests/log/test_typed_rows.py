@@ -21,7 +21,7 @@ from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.destinations import plan_topics
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import Outdated, PublishIdentity, check_stage, check_version, publish
+from partq_spark.log.publish import Outdated, check_stage, check_version, publish
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
@@ -115,23 +115,6 @@ def test_what_fits_the_narrower_type_is_read_and_no_other_value(
     with pytest.raises(Invalid, match=f"offset {3 * len(fit)}, column 'n': .* does not fit"):
         typed.read_flat(queue, f"n {narrow}")
     assert len(typed.read_flat(queue)) == 4 * len(fit) + 1
-
-
-# --- publishers -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("TYP-05")
-def test_what_was_staged_for_a_former_version_is_published(world: World) -> None:
-    """TYP-05."""
-    queue = typed.create(world, partitions=1)
-    stage = stage_of(queue.refresh())
-    made = typed.staged(queue, stage, [{"id": 1}])
-    other = world.handle()
-    alter_queue(other, add_columns="coupon STRING", widen="id BIGINT")
-    typed.send(other, [{"id": 2**40, "coupon": "c"}])
-    publish(queue, stage, made, PublishIdentity.of_query("q", 1))
-    assert [entry.schema_version for entry in queue.head.entries] == [3, 1]
-    assert [(row["id"], row["coupon"]) for row in typed.read_flat(queue)] == [(2**40, "c"), (1, None)]
 
 
 def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(world: World) -> None:

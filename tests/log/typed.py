@@ -10,7 +10,7 @@ import pyarrow as pa
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
@@ -76,11 +76,9 @@ def send(queue: QueueLog, rows: Sequence[Row], identity: PublishIdentity | None 
     return publish(queue, stage, staged(queue, stage, rows), identity)
 
 
-def pieces(
-    queue: QueueLog, wanted: str | pa.Schema | None = None, view: tree.LogView | None = None, head: Head | None = None
-) -> list[Piece]:
+def pieces(queue: QueueLog, wanted: str | pa.Schema | None = None, view: tree.LogView | None = None) -> list[Piece]:
     """All that can be read, with the columns that are asked for."""
-    head = queue.refresh() if head is None else head
+    head = queue.refresh()
     assert head.columns is not None
     payload = None if wanted is None else chosen_columns(head.columns, schema_from(wanted))
     view = tree.view(head, everything(head)) if view is None else view
@@ -101,17 +99,13 @@ def read(queue: QueueLog, wanted: str | pa.Schema | None = None) -> dict[int, li
 def rows_of(piece: Piece) -> list[dict[str, Any]]:
     """The rows of a piece, without partq's own columns."""
     own = [name for name in piece.batch.schema.names if not name.startswith("_")]
-    return [dict(zip(own, values, strict=True)) for values in zip(*(_values(piece, name) for name in own), strict=True)]
+    rows: list[dict[str, Any]] = piece.batch.select(own).to_pylist()
+    return rows
 
 
 def read_flat(queue: QueueLog, wanted: str | pa.Schema | None = None) -> list[dict[str, Any]]:
     """All rows, partition after partition."""
     return [row for _, mine in sorted(read(queue, wanted).items()) for row in mine]
-
-
-def _values(piece: Piece, name: str) -> list[Any]:
-    values: list[Any] = piece.batch.column(name).to_pylist()
-    return values
 
 
 def compact_all(world: World, queue: QueueLog) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -75,13 +75,7 @@ def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:
     return _SIMPLE[kind]
 
 
-def _exact() -> Any:
-    from decimal import Context
-
-    return Context(prec=60)
-
-
-_EXACT = _exact()
+_EXACT = Context(prec=60)
 _SIMPLE: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.null(): st.none(),
     pa.bool_(): st.booleans(),
@@ -105,14 +99,6 @@ def batches(draw: st.DrawFn, schema: pa.Schema | None = None, most_rows: int = 4
         for field in found
     ]
     return pa.RecordBatch.from_arrays(columns, schema=found)
-
-
-def nested(word: str, text: str, value: Any, depth: int) -> tuple[str, Any]:
-    """A type of ARRAY, MAP or STRUCT around another until it is so deep, in words, and a value of it."""
-    for _ in range(depth - 1):
-        text = {"ARRAY": f"ARRAY<{text}>", "MAP": f"MAP<STRING, {text}>", "STRUCT": f"STRUCT<f: {text}>"}[word]
-        value = {"ARRAY": [value, None], "MAP": [("k", value), ("n", None)], "STRUCT": {"f": value}}[word]
-    return text, value
 
 
 def as_by_jvm(column: pa.Array) -> pa.Array:
