@@ -170,13 +170,11 @@ def test_opening_a_local_store_imports_no_sdk(tmp_path: Path) -> None:
 # --- the default store ------------------------------------------------------------------------------------------------
 
 
-def test_the_default_store_is_in_the_home_directory() -> None:
+def test_the_default_store_is_in_the_home_directory_unless_the_environment_names_another() -> None:
     assert default_store({"HOME": "/home/ann"}) == "file:///home/ann/.partq"
     assert default_store({"HOME": "/home/ann/", "PARTQ_STORE": " "}) == "file:///home/ann/.partq"
     assert default_store({"HOME": "/home/a b#?%"}) == "file:///home/a%20b%23%3F%25/.partq"
 
-
-def test_the_environment_names_another_store() -> None:
     assert default_store({"PARTQ_STORE": " file:///data/../queues/ "}) == "file:///queues"
     assert default_store({"PARTQ_STORE": "azure://box/prefix/", "HOME": ""}) == "azure://box/prefix"
 

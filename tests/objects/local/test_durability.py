@@ -80,22 +80,16 @@ def test_everything_is_synced_before_success(store: LocalStore, root: Path, monk
     assert calls.seen == ["unlink object", "fsync q"]
 
 
-def test_new_folders_are_synced_up_to_one_that_was_there(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("there", [False, True])
+def test_new_folders_are_synced_whoever_made_them(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
+    if there:
+        (root / "a/b/c").mkdir(parents=True)  # by a process that had no time yet to sync what it made
     calls = Calls(monkeypatch, root)
     store.create("a/b/c/object", b"x")
     assert calls.seen[:4] == ["fsync a/b", "fsync a", "fsync .", "fsync .."]
     assert calls.seen[4:] == ["fsync temporary", "link object", "unlink temporary", "fsync a/b/c"]
-
-
-def test_folders_that_another_process_just_made_are_synced_too(
-    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (root / "a/b").mkdir(parents=True)  # by a process that had no time yet to sync what it made
-    calls = Calls(monkeypatch, root)
-    store.swap("a/b/doc", b"{}", expected=None)
-    assert calls.seen[:3] == ["fsync a", "fsync .", "fsync .."]
 
 
 def test_a_write_back_that_failed_early_is_not_taken_for_success(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
