@@ -48,7 +48,7 @@ class Actor:
             return
         world = self.world
         if self.is_alive:
-            world.scheduler.push(self.start, SECOND_US)
+            world.scheduler.push(self.start, round(world.plan.look_s * SECOND_US))
             return
         self.lives += 1
         drift = world.plan.drift
