@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -19,7 +20,7 @@ from partq_spark.objects.local import LocalStore
 from tests.group.test_checkpoints import A1, B1, KEY, QUEUE_ID, Lossy, checkpoints_in
 from tests.objects.conftest import azure_store, memory_store
 
-NOBODY = 65534
+NOBODY: Final = 65534
 
 
 @pytest.fixture(params=["local", pytest.param("azure", marks=pytest.mark.azurite)])
@@ -63,92 +64,64 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata_and_one_listing_gives_all(r
     assert list(listed) == [0, 7, 11]
 
 
+WHOLE: Final = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "since": "0"}
+
+
 @pytest.mark.parametrize(
     ("metadata", "complaint"),
     [
-        ({"epoch": "one"}, "'epoch' is 'one'"),
-        ({"epoch": "-1"}, "'epoch' is '-1'"),
-        ({"epoch": "01"}, "'epoch' is '01'"),
-        ({"epoch": "1" * 20}, "'epoch' is"),
-        ({"queue_id": None}, "'queue_id' is missing"),
-        ({"since": None}, "'since' is missing"),
-        ({"since": "-3"}, "'since' is '-3'"),
-        ({"redelivered_below": None}, "'redelivered_below' is missing"),
-        ({"flow": "a"}, "'instance' is missing"),
-        ({"offset": "1.5"}, "'offset' is '1.5'"),
-        ({"publish": "7"}, "'publish' is '7'"),
-        ({"publish": "7:x:token"}, "'publish' is '7:x:token'"),
-        ({"checksum": None}, "has no metadata key 'checksum': an earlier version of partq wrote it, it is damaged"),
+        *((sealed(WHOLE | {"epoch": epoch}), f"'epoch' is '{epoch}'") for epoch in ("one", "-1", "01", "1" * 20)),
+        *((sealed({k: WHOLE[k] for k in WHOLE if k != key}), f"'{key}' is missing") for key in WHOLE if key != "epoch"),
+        *((sealed(WHOLE | {"publish": each}), f"'publish' is '{each}'") for each in ("7", "7:x:token")),
+        (sealed(WHOLE | {"since": "-3"}), "'since' is '-3'"),
+        (sealed(WHOLE | {"flow": "a"}), "'instance' is missing"),
+        (sealed(WHOLE | {"offset": "1.5"}), "'offset' is '1.5'"),
+        (WHOLE, "has no metadata key 'checksum': an earlier version of partq wrote it, it is damaged"),
+        (sealed(WHOLE) | {"offset": "2000"}, "damaged, or was edited by hand.*restore the blob.*delete it"),
+        (sealed(WHOLE) | {"more": "1"}, "damaged, or was edited by hand.*restore the blob.*delete it"),
     ],
 )
-def test_nonsense_is_refused_by_name(metadata: dict[str, str | None], complaint: str) -> None:
-    store = memory_store()
-    checkpoints = checkpoints_in(store)
-    whole = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "since": "0", **metadata}
-    damaged = {key: value for key, value in whole.items() if value is not None}
-    store.swap(checkpoints.name_of(4), damaged if "checksum" in metadata else sealed(damaged), expected=None)
-    for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
-        with pytest.raises(Corrupt, match=complaint) as caught:
-            read()
-        assert "default/orders/billing/checkpoint/4" in str(caught.value)
-
-
-def test_what_was_edited_by_hand_is_refused_and_both_next_steps_mend_it() -> None:
+def test_what_was_edited_by_hand_is_refused_by_name_and_both_next_steps_mend_it(
+    metadata: dict[str, str], complaint: str
+) -> None:
     store = memory_store()
     checkpoints = checkpoints_in(store)
     name = checkpoints.name_of(4)
-
-    def present() -> Document:
-        found = store.load(name)
-        assert isinstance(found, Document)
-        return found
-
     checkpoints.fence(4, to=None, epoch=7, start=1000, delivered=1200)
-    good = present()
-    for metadata in ({**good.metadata, "offset": "2000"}, {**good.metadata, "more": "1"}):
-        store.swap(name, metadata, expected=present().etag)
-        for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
-            with pytest.raises(Corrupt, match=f"{name} is damaged, or was edited by hand.*restore the blob.*delete it"):
-                read()
-        assert list(checkpoints.list_readable()[1]) == [4]
-        with pytest.raises(Corrupt):  # nobody writes over it
-            checkpoints.fence(4, to=A1, epoch=8, start=0, delivered=None)
-    store.swap(name, good.metadata, expected=present().etag)
+    good = store.load(name)
+    assert isinstance(good, Document)
+    etag = store.swap(name, metadata, expected=good.etag)
+    nobody_writes_over_it = lambda: checkpoints.fence(4, to=A1, epoch=8, start=0, delivered=None)  # noqa: E731
+    for act in (lambda: checkpoints.read(4), checkpoints.list_checkpoints, nobody_writes_over_it):
+        with pytest.raises(Corrupt, match=f"{name}.*{complaint}"):
+            act()
+    assert list(checkpoints.list_readable()[1]) == [4]
+    store.swap(name, good.metadata, expected=etag)
     assert checkpoints.list_checkpoints()[4].offset == 1000
     store.delete(name)
     assert checkpoints.fence(4, to=A1, epoch=8, start=30, delivered=1200).offset == 30
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that a user without rights may enter, which those of pytest are not; and for root to be such a user."""
-    path = Path(tempfile.mkdtemp(prefix="partq-test-"))
-    path.chmod(0o777)
-    root = os.geteuid() == 0
+def test_one_that_may_not_be_read_is_told_and_hides_no_others() -> None:
+    # Pytest's own folders may not be entered by a user without rights, as which root has to look here.
+    folder, root = Path(tempfile.mkdtemp(prefix="partq-test-")), os.geteuid() == 0
+    folder.chmod(0o777)
     if root:
         os.seteuid(NOBODY)
     try:
-        yield path
+        checkpoints = CheckpointStore(LocalStore(str(folder / "store")), KEY, QUEUE_ID)
+        for partition in (0, 1):
+            checkpoints.fence(partition, to=A1, epoch=1, start=0, delivered=None)
+        (folder / "store" / checkpoints.name_of(1)).chmod(0)
+        found, damaged = checkpoints.list_readable()
+        assert (list(found), list(damaged)) == ([0], [1])
+        assert "checkpoint/1 cannot be read: " in str(damaged[1])
+        assert not root or f"{NOBODY}" in str(damaged[1]), "who may not"
+        with pytest.raises(Corrupt):
+            checkpoints.list_checkpoints()
+        with pytest.raises(Invalid):
+            checkpoints.read(1)
     finally:
         if root:
             os.seteuid(0)
-        shutil.rmtree(path)
-
-
-def test_one_that_may_not_be_read_is_told_and_hides_no_others(folder: Path) -> None:
-    checkpoints = CheckpointStore(LocalStore(str(folder / "store")), KEY, QUEUE_ID)
-    for partition in (0, 1):
-        checkpoints.fence(partition, to=A1, epoch=1, start=0, delivered=None)
-    blob = folder / "store" / checkpoints.name_of(1)
-    blob.chmod(0)
-    found, damaged = checkpoints.list_readable()
-    assert list(found) == [0]
-    assert list(damaged) == [1]
-    assert "checkpoint/1 cannot be read: " in str(damaged[1])
-    assert f"{NOBODY}" in str(damaged[1]) or os.geteuid() != NOBODY, "who may not"
-    with pytest.raises(Corrupt):
-        checkpoints.list_checkpoints()
-    with pytest.raises(Invalid):
-        checkpoints.read(1)
-    blob.chmod(0o600)
-    assert list(checkpoints.list_checkpoints()) == [0, 1]
+        shutil.rmtree(folder)

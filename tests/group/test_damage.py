@@ -15,26 +15,24 @@ from typing import Any, Final
 import pytest
 from redis import Redis
 
-from partq_spark.base.errors import Corrupt
+from partq_spark.base.errors import Corrupt, Fenced
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state, encode_state
-from partq_spark.group.model import GroupSettings, GroupState, Lease, Owner, OwnershipRecord
+from partq_spark.group.model import GroupSettings, GroupState, Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.log import admin
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.local import LocalStore
-from tests.group.ownership.conftest import KEY, a_record, delivery
+from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, open_redis
+from tests.group.test_checkpoints import A1, QUEUE_ID
 from tests.support.ownership import in_objects
 from tests.support.servers import RedisServer
 
-OWNER: Final = Owner("billing-1", "0123456789abcdef")
-QUEUE_ID: Final = "00aa00aa00aa00aa"
-RECORD: Final = replace(a_record(p1=delivery(40, 33), p17=delivery(3)), instance=OWNER.instance)
-LEASE: Final = Lease(token="0123456789abcdef", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
+LEASE: Final = Lease(token="l", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
 STATE: Final = GroupState(queue_id="q", incarnation="life", settings=GroupSettings(), partitions={}, flows={})
-CLAIM: Final = OwnershipRecord(key=KEY, partition=12, owner=OWNER, epoch=7, version="", modified="")
-STATE_TOKEN: Final = "0123456789abcdef"
+CLAIM: Final = OwnershipRecord(key=KEY, partition=12, owner=A1, epoch=7, version="", modified="")
+BEAT, BODY = "beats/billing-1", f"flows/billing-1/{ME}"
 FOREIGN: Final = (b"", b"x", b"{}", b"[]", b"\xff\xfe", b"instance i1 count 3")
 _STEP: Final = re.compile(r"restore|remove|delete")
 
@@ -50,17 +48,16 @@ class Files:
         """A user who remembers nothing."""
         return in_objects(self.objects)
 
-    def path(self, name: str) -> Path:
-        return self.folder / f"{KEY}/ownership/{name.removeprefix('ownership/')}"
+    def named(self, name: str) -> str:
+        if name == "_head.json":
+            return f"{KEY.namespace}/{KEY.queue}/{name}"
+        return f"{KEY}/{name}" if name.startswith(("ownership/", "checkpoint/")) else f"{KEY}/ownership/{name}"
 
     def read(self, name: str) -> bytes:
-        return self.path(name).read_bytes()
+        return (self.folder / self.named(name)).read_bytes()
 
     def put(self, name: str, content: bytes) -> None:
-        self.path(name).write_bytes(content)
-
-    def named(self, name: str) -> str:
-        return f"{KEY}/ownership/{name.removeprefix('ownership/')}"
+        (self.folder / self.named(name)).write_bytes(content)
 
     def as_advised(self, said: str) -> None:
         name = re.findall(rf"{KEY}/ownership/[\w./-]+", said)[-1]
@@ -81,20 +78,17 @@ class InRedis:
             self._opened.append(open_redis(self.server))
         return Ownership(self._opened[0]._documents)
 
-    def hash(self, name: str) -> bytes:
-        return f"partq:{{{STORE_ID}/{KEY}}}:{name.partition('/')[0]}".encode()
+    def named(self, name: str) -> str:
+        return f"partq:{{{STORE_ID}/{KEY}}}:{name.partition('/')[0].removesuffix(' version')}"
 
     def field(self, name: str) -> str:
         return name.partition("/")[2] or name
 
     def read(self, name: str) -> bytes:
-        return bytes(self.raw.hget(self.hash(name.removesuffix(" version")), self.field(name)))
+        return bytes(self.raw.hget(self.named(name), self.field(name)))
 
     def put(self, name: str, content: bytes) -> None:
-        self.raw.hset(self.hash(name.removesuffix(" version")), self.field(name), content)
-
-    def named(self, name: str) -> str:
-        return f"{KEY}}}:{name.partition('/')[0]}"
+        self.raw.hset(self.named(name), self.field(name), content)
 
     def as_advised(self, said: str) -> None:
         found = re.search(r"\((HDEL [^)]+) removes it\)", said)
@@ -110,21 +104,26 @@ class InRedis:
 Place = Files | InRedis
 
 
-@pytest.fixture(params=["file", pytest.param("redis", marks=pytest.mark.redis)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    if request.param == "file":
-        yield Files(tmp_path / "store")
-        return
-    made = InRedis(request.getfixturevalue("redis_server"))
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[InRedis]:
+    made = InRedis(redis_server)
     yield made
     made.close()
 
 
+@pytest.fixture(params=["file", pytest.param("redis", marks=pytest.mark.redis)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "file":
+        return Files(tmp_path / "store")
+    made: InRedis = request.getfixturevalue("redis")
+    return made
+
+
 def begin(place: Place) -> Ownership:
-    """Everything that is not there is made; what cannot be read is said."""
+    """Everything that is not there is made; what cannot be read is said. A flow is bound, and its process leads."""
     store = place.open()
     if store.read_state(KEY) is None:
-        store.swap_state(KEY, encode_state(STATE, 0.0), token=STATE_TOKEN, expected=None)
+        store.swap_state(KEY, encode_state(STATE, 0.0), token="t1", expected=None)
     if store.read_lease(KEY) is None:
         store.take_lease(KEY, LEASE, expected=None)
     if "billing-1" not in store.read_flows(KEY):
@@ -141,11 +140,6 @@ def state(place: Place) -> GroupState:
     return decode_state(found.body, 0.0, place.open()._documents.where(KEY, "state"))
 
 
-def lease(place: Place) -> object:
-    found = place.open().read_lease(KEY)
-    return found and found.lease
-
-
 def flow(place: Place) -> object:
     found = place.open().read_flow(KEY, "billing-1")
     return found and (found[0], found[1].instance)
@@ -155,22 +149,13 @@ def flows(place: Place) -> object:
     return place.open().read_flows(KEY)
 
 
-def beats(place: Place) -> object:
-    return {name: beat.instance for name, beat in place.open().read_beats(KEY).items()}
-
-
-def owners(place: Place) -> object:
-    """Without versions, which only tell whether one was claimed since."""
-    return {number: replace(each, version="") for number, each in place.open().list_ownership(KEY).items()}
-
-
-BODY = f"flows/billing-1/{OWNER.instance}"
-READS: dict[str, tuple[Callable[[Place], object], ...]] = {
+READS: Final[dict[str, tuple[Callable[[Any], object], ...]]] = {
     "state": (state,),  # where its token is flipped, everybody reads the same state again
-    "leader": (lease,),
-    "beats/billing-1": (flow, flows, beats),
+    "leader": (lambda place: (found := place.open().read_lease(KEY)) and found.lease,),
+    BEAT: (flow, flows, lambda place: {n: beat.instance for n, beat in place.open().read_beats(KEY).items()}),
     BODY: (flow, flows),
-    "ownership/12": (owners,),
+    # without versions, which only tell whether one was claimed since
+    "ownership/12": (lambda place: [replace(each, version="") for each in place.open().list_ownership(KEY).values()],),
 }
 
 
@@ -182,33 +167,47 @@ def attempt(read: Callable[[], object]) -> tuple[object, str | None]:
         return None, str(problem)
 
 
-def flips(good: bytes) -> Iterator[bytes]:
-    """Each byte with one of its bits turned."""
-    for at in range(len(good)):
-        bad = bytearray(good)
-        bad[at] ^= 1 << at % 8
-        yield bytes(bad)
+def is_never_taken_for_something_else(place: Place, name: str, read: Callable[[Any], object]) -> None:
+    """Each byte with one of its bits turned, and what is of another make. Only what nobody decides by may change."""
+    good, expected, refused = place.read(name), read(place), 0
+    for bad in (*(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in range(len(good))), *FOREIGN):
+        place.put(name, bad)
+        found, said = attempt(lambda: read(place))
+        if said is None:
+            assert found == expected, bad
+        else:
+            assert place.named(name) in said
+            assert _STEP.search(said), f"no next step: {said}"
+            refused += 1
+    place.put(name, good)
+    assert read(place) == expected, "it is restored"
+    assert refused > 0.6 * len(good)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READS)
 def test_a_flipped_bit_or_what_is_of_another_make_is_never_taken_for_something_else(place: Place, name: str) -> None:
     begin(place)
-    good = place.read(name)
     for read in READS[name]:
-        expected, refused = read(place), 0
-        for bad in (*flips(good), *FOREIGN):
-            place.put(name, bad)
-            found, said = attempt(lambda: read(place))  # noqa: B023 - at once
-            if said is None:
-                assert found == expected, bad
-            else:
-                assert place.named(name) in said, said
-                assert _STEP.search(said), f"no next step: {said}"
-                refused += 1
-        place.put(name, good)
-        assert read(place) == expected
-        assert refused > 0.6 * len(good)
+        is_never_taken_for_something_else(place, name, read)
+
+
+@pytest.mark.parametrize("what", ["owned", "rewound", "head"])
+def test_nor_that_of_a_checkpoint_or_a_head(tmp_path: Path, what: str) -> None:
+    place = Files(tmp_path / "store")
+    made = CheckpointStore(place.objects, KEY, QUEUE_ID)
+    if what == "head":
+        admin.create_group(admin.create_queue(place.objects, KEY.namespace, KEY.queue, 2), KEY.group, [0, 0])
+        head = lambda _: QueueLog(place.objects, KEY.namespace, KEY.queue).refresh()  # noqa: E731
+        is_never_taken_for_something_else(place, "_head.json", head)
+        return
+    made.fence(3, to=A1, epoch=5, start=1000, delivered=1010)
+    if what == "rewound":
+        made.rewind(3, 7, fence=True, delivered=1020)
+    is_never_taken_for_something_else(place, "checkpoint/3", lambda _: made.list_checkpoints()[3])
+    is_never_taken_for_something_else(
+        place, "checkpoint/3", lambda _: (found := made.read(3)) and replace(found, etag=None)
+    )
 
 
 @pytest.mark.parametrize("name", READS)
@@ -228,33 +227,81 @@ def test_what_is_named_can_be_removed_and_everything_begins_anew(place: Place, n
     begin(place)
 
 
-@pytest.mark.parametrize("what", ["owned", "rewound", "head"])
-def test_a_flipped_bit_of_a_checkpoint_or_a_head_is_never_taken_for_something_else(tmp_path: Path, what: str) -> None:
-    objects = LocalStore(str(tmp_path / "store"))
-    made = CheckpointStore(objects, KEY, QUEUE_ID)
-    name = "default/orders/billing/checkpoint/3"
-    reads: list[Callable[[], object]] = [lambda: made.list_checkpoints()[3]]
-    if what == "head":
-        name = "default/orders/_head.json"
-        admin.create_group(admin.create_queue(objects, "default", "orders", 2), "billing", [0, 0])
-        reads = [lambda: QueueLog(objects, "default", "orders").refresh()]
-    else:
-        made.fence(3, to=OWNER, epoch=5, start=1000, delivered=1010)
-        reads.append(lambda: (found := made.read(3)) and replace(found, etag=None))
-        if what == "rewound":
-            made.rewind(3, 7, fence=True, delivered=1020)
-    path = tmp_path / "store" / name
-    good = path.read_bytes()
-    for read in reads:
-        expected, refused = read(), 0
-        for bad in flips(good):
-            path.write_bytes(bad)
-            found, said = attempt(read)
-            if said is None:
-                assert found == expected, bad
-            else:
-                assert name in said
-                assert _STEP.search(said), f"no next step: {said}"
-                refused += 1
-        path.write_bytes(good)
-        assert refused > 0.8 * len(good), "all but an ETag's"
+# --- in Redis, where a document is a value and its version ------------------------------------------------------------
+
+
+@pytest.mark.redis
+def test_nobody_goes_on_from_a_damaged_heartbeat(redis: InRedis) -> None:
+    """Its readers are refused; the flow that wrote it writes it anew, from what it knows itself."""
+    mine = begin(redis)
+    good = redis.read(BEAT)
+    for at in (len('{"instance":"'), good.index(b'"bound":"') + 9, -3):  # instance, bound, checksum
+        bad = bytearray(good)
+        bad[at] ^= 1
+        for what in ("beat", "report", "deliver", "note", "unbind", "forget_flow", "bind"):
+            redis.put(BEAT, bytes(bad))
+            with pytest.raises(Corrupt, match=r"Redis key partq:.*:beats, field billing-1 .*damaged"):
+                verbs(redis.open())[what]()
+            assert redis.read(BEAT) == bytes(bad), what
+        for what in ("beat", "report"):
+            redis.put(BEAT, bytes(bad))
+            verbs(mine)[what]()
+            assert redis.open().read_beats(KEY)["billing-1"].instance == ME, "the damage is gone"
+
+
+@pytest.mark.redis
+def test_what_lies_at_another_place_is_refused(redis: InRedis) -> None:
+    """A record at another flow's, and a claim under no number."""
+    mine, other = begin(redis), a_record("billing-2")
+    mine.bind(KEY, other, replaces=None)
+    redis.put(f"flows/billing-2/{other.instance}", redis.read(BODY))
+    with pytest.raises(Corrupt, match="flows"):
+        redis.open().read_flows(KEY)
+    for half in ("", " version"):
+        redis.put(f"ownership/twelve{half}", redis.read(f"ownership/12{half}"))
+    with pytest.raises(Corrupt, match="field twelve"):
+        redis.open().list_ownership(KEY)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("half", ["", " version"], ids=["value", "version"])
+def test_half_a_document_is_none(redis: InRedis, half: str) -> None:
+    """A person removed the value, or the version, and not both."""
+    mine = begin(redis)
+    for name in ("state", "leader", BEAT, BODY, "ownership/12"):
+        assert redis.raw.hdel(redis.named(name), redis.field(name) + half) == 1
+    for store in (redis.open(), mine):  # who knew the token, too
+        assert store.read_state(KEY) is store.read_state(KEY, known="t1") is None
+        assert (store.read_lease(KEY), store.read_flow(KEY, "billing-1")) == (None, None)
+        assert (store.read_flows(KEY), store.list_ownership(KEY)) == ({}, {})
+    if half:
+        with pytest.raises(Fenced):
+            mine.beat(KEY, "billing-1", ME)
+    else:  # it writes anew what is its own
+        assert mine.beat(KEY, "billing-1", ME) is None
+        assert redis.raw.hdel(redis.named(BEAT), "billing-1", "billing-1 version") == 2
+    begin(redis)
+    assert list(redis.open().read_flows(KEY)) == ["billing-1"]
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("bad", [b"", b"x", b"\xff 1", b"0123456789abcdef 12x", b"0123456789abcdef "])
+def test_a_damaged_version_is_another_version(redis: InRedis, bad: bytes) -> None:
+    """It has no checksum, because nobody decides by it: everybody reads on, and the next write mends it."""
+    mine = begin(redis)
+    for name in ("state", "leader"):
+        redis.put(f"{name} version", bad)
+    assert token_of(redis.open()) == "t1"
+    assert mine.renew_lease(KEY, replace(LEASE, beat=18)).state_token == mine.beat(KEY, "billing-1", ME) == "t1"
+    mine.swap_state(KEY, b"{}", token="t2", expected="t1")
+    assert re.fullmatch(rb"[0-9a-f]{16} \d{13}", redis.read("state version"))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("name", ["state", "flows", "beats", "leader", "ownership"])
+def test_a_key_of_another_type_is_corrupt(redis: InRedis, name: str) -> None:
+    redis.raw.set(redis.named(name), "x")
+    with pytest.raises(Corrupt, match="partq did not write"):
+        begin(redis)
+    redis.open().drop_group(KEY)
+    begin(redis)

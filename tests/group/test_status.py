@@ -242,7 +242,7 @@ def test_a_partition_says_what_it_waits_for(
 SHRUNK: Final = queue((10, 10, 10, 120), (10, 10, 10))
 ALL_DONE: Final = {0: 10, 1: 10, 2: 10, 3: 120}
 ONE_LEFT: Final = queue((10, 10), (10,))
-RETIRED: Final = {
+RETIRED: Final[dict[str, Any]] = {
     "state": state(owned(A), retired={1: 2}),
     "checkpoints": {0: checkpoint(0, 10), 1: checkpoint(1, 0, None, 2)},
 }
