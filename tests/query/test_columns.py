@@ -1,10 +1,12 @@
-"""From pieces of the log to the source's Arrow batches: the schema to the letter, every row once and in order, and
-columns on request against reading all of them.
+"""From pieces of the log to Arrow batches, of untyped and typed queues: the schema to the letter, every row once and in
+order, columns on request against reading all of them. What is refused to users is in `tests/spark/test_refused_columns`
+and `tests/client`; here are the forms that they do not try.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,47 +16,153 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.log import tree
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import Head
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.ddl import parse_ddl
+from partq_spark.log.schema.versions import columns_of, schema_of, with_added, with_widened
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
+from partq_spark.query import typed_columns
 from partq_spark.query.columns import MOST_BYTES, MOST_ROWS, batch_schema, batches
-from partq_spark.query.schema import HEADERS_TYPE, SOURCE_TYPES, WantedColumns, default_columns, wanted_columns
+from partq_spark.query.schema import (
+    HEADERS_TYPE,
+    SOURCE_TYPES,
+    WantedColumns,
+    check_sink_columns,
+    default_columns,
+    named_columns,
+    wanted_columns,
+)
+from partq_spark.query.typed_columns import METADATA_TYPES, TypedColumns, default_typed_columns, wanted_typed_columns
+from tests.log import typed
 from tests.log.queues import World
+from tests.log.schema import shapes
 from tests.support.properties import examples
 
+Wanted = WantedColumns | TypedColumns
 
-def piece(partition: int, offset: int, rows: int, *, row_bytes: int = 4, headers: bool = False) -> Piece:
-    """Messages whose value begins with their own offset."""
-    offsets = range(offset, offset + rows)
-    content = [
-        pa.array([None if at % 3 == 0 else f"k{at}" for at in offsets], pa.string()),
-        pa.array([b"%d" % at + b"." * row_bytes for at in offsets], pa.binary()),
-    ]
+NUMBER = columns_of(parse_ddl("n BIGINT"))
+COLUMNS = columns_of(parse_ddl("id INT NOT NULL, Name STRING, tags ARRAY<STRUCT<a: INT, b: STRING NOT NULL>>"), "id")
+
+
+def metadata(*names: str) -> pa.Field:
+    return pa.field("_metadata", pa.struct([(name, METADATA_TYPES[name.lower()]) for name in names]))
+
+
+# --- which columns ----------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
+    plain = "key string, value binary, queue string, partition int, offset bigint, timestamp timestamp"
+    assert default_columns(False).ddl == f"{plain}, redelivered boolean"
+    assert default_columns(True).ddl == f"{plain}, redelivered boolean, headers {HEADERS_TYPE}"
+    assert default_columns(True).stored == ("key", "value", "timestamp", "headers")
+    assert named_columns(["partition", "offset", "queue", "redelivered"]).stored == (), "what is made needs nothing"
+    some = default_typed_columns(COLUMNS, include_headers=False)
+    assert some.schema == schema_of(COLUMNS).append(
+        metadata("queue", "partition", "offset", "timestamp", "redelivered")
+    )
+    assert (some.payload, some.metadata_at, some.stored) == (schema_of(COLUMNS), 3, ("_timestamp",))
+    whole = default_typed_columns(COLUMNS, include_headers=True)
+    assert (whole.schema.field("_metadata"), whole.stored) == (metadata(*METADATA_TYPES), ("_timestamp", "_headers"))
+    assert wanted_typed_columns(COLUMNS, whole.schema) == whole
+
+
+def test_columns_are_called_as_a_reader_calls_them() -> None:
+    untyped = wanted_columns([("offset", "bigint"), ("headers", HEADERS_TYPE), ("Value", "string")])
+    assert untyped.ddl == f"offset bigint, headers {HEADERS_TYPE}, Value string"
+    assert untyped.stored == ("headers", "value")
+    asked = pa.schema([pa.field("NAME", pa.string()), metadata("Offset", "headers"), pa.field("ID", pa.int32())])
+    found = wanted_typed_columns(COLUMNS, asked)
+    assert (found.schema, found.payload.names) == (asked, ["Name", "id"])
+    assert (found.metadata, found.metadata_at, found.stored) == (("offset", "headers"), 1, ("_headers",))
+    alone = wanted_typed_columns(COLUMNS, pa.schema([metadata("partition").with_name("_METADATA")]))
+    assert (alone.payload.names, alone.metadata_at, alone.stored) == ([], 0, ())
+
+
+def test_a_column_may_be_asked_for_as_any_type_that_it_has_had_and_a_name_alone_means_todays() -> None:
+    widened = with_widened(COLUMNS, "id BIGINT")
+    for kind in (pa.int32(), pa.int64()):
+        assert wanted_typed_columns(widened, pa.schema([pa.field("id", kind)])).payload.types == [kind]
+    with pytest.raises(Invalid, match=r"column 'id' is asked for as SMALLINT, it is BIGINT .before that INT."):
+        wanted_typed_columns(widened, pa.schema([pa.field("id", pa.int16())]))
+    assert typed_columns.named_typed_columns(widened, ["id"]).schema == pa.schema([pa.field("id", pa.int64(), False)])
+    loose = pa.list_(pa.field("element", pa.struct([("a", pa.int32()), ("b", pa.string())])))
+    found = wanted_typed_columns(COLUMNS, pa.schema([("tags", loose)]))
+    assert found.payload.types == [loose], "what may not be null is asked for as what may"
+    added = with_added(COLUMNS, "coupon STRING")
+    assert default_typed_columns(added, include_headers=False).schema.names[-2:] == ["coupon", "_metadata"]
+
+
+VALUE = ("value", "binary")
+
+
+def of_typed(asked: Sequence[Any]) -> TypedColumns:
+    return wanted_typed_columns(COLUMNS, pa.schema(asked))
+
+
+REFUSED: list[tuple[Callable[[Any], object], list[Any], str]] = [
+    (wanted_columns, [], ".schema() names no column: name some of key string, value binary or string"),
+    (wanted_columns, [VALUE, ("price", "double")], "from_json(value, ...)"),
+    (wanted_columns, [("value", "int")], "'value' has type int in .schema(), a partq source has it as binary or strin"),
+    (wanted_columns, [VALUE, ("Value", "string")], "'Value' is named twice in .schema() (as 'value' before)"),
+    *((named_columns, names, "is not allowed: give some of key,") for names in ([], ["price"], ["key", "KEY"])),
+    (check_sink_columns, [VALUE, ("headers", "array<struct<key:string,value:string>>")], "'headers' has type"),
+    (check_sink_columns, [("Value", "string")], "'Value' (string) is no column of a partq sink"),
+    (check_sink_columns, [VALUE, VALUE], "'value' is there 2 times"),
+    (of_typed, [("id", pa.duration("us"))], "column 'id' is asked for as duration[us], it is INT"),
+    (of_typed, [metadata("offset"), metadata("offset")], "column '_metadata' is asked for twice"),
+    (of_typed, [("_metadata", pa.struct([("key", pa.string())]))], "'_metadata' has no field 'key': it is STRUCT<"),
+    (of_typed, [metadata("offset", "Offset")], "field 'Offset' of column '_metadata' is asked for twice"),
+    (of_typed, [("_metadata", pa.struct([("offset", pa.int32())]))], "its field 'offset' is BIGINT, without NOT NULL"),
+    (of_typed, [metadata("offset").with_nullable(False)], "'_metadata' is asked for as NOT NULL: leave NOT NULL out"),
+]
+
+
+@pytest.mark.parametrize(("ask", "columns", "says"), REFUSED)
+def test_columns_that_are_not_there_so_are_refused_by_name(
+    ask: Callable[[Any], object], columns: list[Any], says: str
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        ask(columns)
+    assert says in str(caught.value)
+
+
+# --- pieces become batches --------------------------------------------------------------------------------------------
+
+
+def piece(partition: int, offset: int, rows: int, *, headers: bool = False, is_typed: bool = False) -> Piece:
+    """Messages whose value is their own offset."""
+    at = range(offset, offset + rows)
+    keys = [None if each % 3 == 0 else f"k{each}" for each in at]
+    content = [pa.array(at, pa.int64())] if is_typed else [pa.array(keys, pa.string()), pa.array(map(bytes_of, at))]
     if headers:
-        content.append(pa.array([[{"key": "at", "value": b"%d" % at}] for at in offsets], HEADERS))
-    batch = pa.RecordBatch.from_arrays(content, schema=segment_schema(headers))
-    return Piece(partition, offset, 1_000_000 + partition, batch)
+        content.append(pa.array([[{"key": "at", "value": bytes_of(each)}] for each in at], HEADERS))
+    schema = schema_of(NUMBER) if is_typed else segment_schema(headers)
+    batch = pa.RecordBatch.from_arrays(content, schema=schema)
+    return Piece(partition, offset, 1_000_000 + partition, batch, typed=is_typed)
 
 
-def made(
-    pieces: Sequence[Piece],
-    *,
-    headers: bool = False,
-    wanted: WantedColumns | None = None,
-    below: dict[int, int] | None = None,
-) -> list[pa.RecordBatch]:
-    wanted = wanted or default_columns(headers)
-    return list(batches(pieces, queue="orders", wanted=wanted, redelivered_below=below or {}))
+def bytes_of(number: int) -> bytes:
+    return b"%d" % number
+
+
+def made(pieces: Sequence[Piece], wanted: Wanted | None = None, below: dict[int, int] | None = None) -> pa.Table:
+    """One chunk for each batch."""
+    wanted = wanted or default_columns(False)
+    found = list(batches(pieces, queue="orders", wanted=wanted, redelivered_below=below or {}))
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.num_rows <= MOST_ROWS
+    return pa.Table.from_batches(found, batch_schema(wanted))
 
 
 @pytest.mark.parametrize("headers", [False, True])
-@pytest.mark.parametrize("stored", [False, True])
-def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool, stored: bool) -> None:
+def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool) -> None:
     """Spark compares field order, types, nullability and names of nested fields, and only of the first batch
     (spark-traps.md 11).
     """
@@ -71,236 +179,222 @@ def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool, store
         "boolean": types.BooleanType(),
         HEADERS_TYPE: types.ArrayType(header),
     }
-    pieces = [piece(0, 0, 3, headers=stored), piece(1, 5, MOST_ROWS + 1, headers=stored)]
+    pieces = [piece(0, 0, 3, headers=not headers), piece(1, 5, MOST_ROWS + 1, headers=headers)]
     everything = default_columns(headers)
     backwards = [(column.name.upper(), column.type) for column in reversed(everything.columns)]
     for wanted in (everything, wanted_columns(backwards), wanted_columns([("value", "string")])):
         schema = types.StructType([types.StructField(each.name, of_spark[each.type]) for each in wanted.columns])
         assert [field.dataType.simpleString() for field in schema.fields] == [each.type for each in wanted.columns]
         expected = to_arrow_schema(schema, timezone="UTC")
-        for batch in made(pieces, wanted=wanted, below={1: 7}):
-            assert batch.schema.equals(expected, check_metadata=True)
-            batch.validate(full=True)
+        assert made(pieces, wanted, {1: 7}).schema.equals(expected, check_metadata=True)
 
 
-def test_a_row_has_what_the_log_knows_of_it() -> None:
-    (batch,) = made([piece(2, 40, 2, headers=True)], headers=True)
-    first, second = batch.to_pylist()
-    moment = second.pop("timestamp")
-    assert round(moment.timestamp() * 1_000_000) == 1_000_002
-    assert second == {
-        "key": "k41",
-        "value": b"41....",
-        "queue": "orders",
-        "partition": 2,
-        "offset": 41,
-        "redelivered": False,
-        "headers": [{"key": "at", "value": b"41"}],
-    }
-    assert first["offset"] == 40
-
-
-@pytest.mark.conformance("HAN-03")
-@pytest.mark.parametrize("below", [*range(38, 60), 1_000])
-def test_what_may_have_been_delivered_before_is_marked_to_the_message(below: int) -> None:
-    """Below the partition's own mark, wherever a piece begins, and not one message more or less."""
-    rows = [
-        row
-        for batch in made([piece(2, 40, 9), piece(3, 40, 1), piece(2, 49, 1), piece(2, 50, 8)], below={2: below, 4: 99})
-        for row in batch.to_pylist()
-    ]
-    assert [row["offset"] for row in rows if row["partition"] == 2] == list(range(40, 58))
-    assert [row["offset"] for row in rows if row["redelivered"]] == list(range(40, min(below, 58)))
-
-
-def test_headers_of_a_publish_without_any_are_null() -> None:
-    (batch,) = made([piece(0, 0, 2), piece(0, 2, 1, headers=True)], headers=True)
-    assert [row["headers"] for row in batch.to_pylist()] == [None, None, [{"key": "at", "value": b"2"}]]
-
-
-PIECES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12_000) | st.integers(0, 5), st.booleans()), max_size=12)
+ROWS = st.sampled_from([0, 1, 5, 5_000, MOST_ROWS + 9])
 
 
 @pytest.mark.slow
-@given(PIECES, st.booleans(), st.dictionaries(st.integers(0, 3), st.integers(0, 20_000)))
-def test_every_row_comes_once_and_in_order(
-    plan: list[tuple[int, int, bool]], headers: bool, below: dict[int, int]
+@pytest.mark.conformance("HAN-03")
+@examples(25)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), ROWS, st.booleans()), max_size=8),
+    st.booleans(),
+    st.dictionaries(st.integers(0, 3), st.integers(0, 20) | st.integers(0, 20_000)),
+)
+def test_every_row_comes_once_and_in_order_with_all_that_the_log_knows_of_it(
+    plan: list[tuple[int, int, bool]], is_typed: bool, below: dict[int, int]
 ) -> None:
+    """What may have been delivered before is marked to the message, wherever a piece begins or is cut."""
     ends = dict.fromkeys(range(4), 0)
-    pieces, expected = [], []
+    pieces, places = [], []
+    headers: dict[tuple[int, int], object] = {}
     for partition, rows, stored in plan:
-        pieces.append(piece(partition, ends[partition], rows, row_bytes=0, headers=stored))
-        expected += [(partition, at) for at in range(ends[partition], ends[partition] + rows)]
-        ends[partition] += rows
-    found = made(pieces, headers=headers, below=below)
-    table = pa.Table.from_batches(found) if found else pa.table({})
-    rows_found = (
-        list(zip(*(table.column(name).to_pylist() for name in ("partition", "offset")), strict=True)) if found else []
-    )
-    assert rows_found == expected
-    if found:
-        assert table.column("value").to_pylist() == [b"%d" % at for _, at in expected]
-        assert table.column("redelivered").to_pylist() == [at < below.get(partition, 0) for partition, at in expected]
-    assert all(1 <= batch.num_rows <= MOST_ROWS for batch in found)
+        begin, end = ends[partition], ends[partition] + rows
+        pieces.append(piece(partition, begin, rows, headers=stored and not is_typed, is_typed=is_typed))
+        places += [(partition, at) for at in range(begin, end)]
+        if stored and not is_typed:
+            headers |= {(partition, at): [{"key": "at", "value": bytes_of(at)}] for at in range(begin, end)}
+        ends[partition] = end
+    own: dict[str, list[Any]]
+    if is_typed:
+        table = made(pieces, default_typed_columns(NUMBER, include_headers=True), below)
+        assert table.column("n").to_pylist() == [at for _, at in places]
+        own = pa.Table.from_struct_array(table.column("_metadata")).to_pydict()
+    else:
+        own = made(pieces, default_columns(True), below).to_pydict()
+        assert own["value"] == [bytes_of(at) for _, at in places]
+        assert own["key"] == [None if at % 3 == 0 else f"k{at}" for _, at in places]
+    assert list(zip(own["partition"], own["offset"], strict=True)) == places
+    assert own["redelivered"] == [at < below.get(partition, 0) for partition, at in places]
+    assert own["headers"] == [headers.get(place) for place in places]
+    assert {*own["queue"]} <= {"orders"}
+    assert [each.microsecond for each in own["timestamp"]] == [partition for partition, _ in places]
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
+def test_small_pieces_are_joined_and_large_ones_cut_without_a_copy() -> None:
+    small = made([piece(0, at, 10) for at in range(0, 20_000, 10)])
+    assert [len(chunk) for chunk in small.column(0).chunks] == [8190, 8190, 3620]
+    large = piece(0, 0, 100_000)
+    found = made([large, piece(0, 100_000, 0)])
+    assert [len(chunk) for chunk in found.column(0).chunks] == [*[MOST_ROWS] * 3, 100_000 - 3 * MOST_ROWS]
+    text = made([large], wanted_columns([("value", "string")]))
+    assert text.column("value").to_pylist() == [str(at) for at in range(100_000)]
+    stored = large.batch.column(1).buffers()[2].address
+    for table in (found, text):
+        assert {chunk.buffers()[2].address for chunk in table.column("value").chunks} == {stored}
 
-TEXT = wanted_columns([("offset", "bigint"), ("value", "string")])
+
+@examples(40)
+@given(st.lists(st.sampled_from([10, 1_000, 400_000, 3_000_000, MOST_BYTES + 1]), min_size=1, max_size=12))
+def test_no_batch_is_larger_than_the_limit_unless_one_message_is(sizes: list[int]) -> None:
+    """Also where a few large messages lie among many small ones: their average says nothing."""
+    content = [pa.nulls(len(sizes), pa.string()), pa.array([b"." * size for size in sizes], pa.binary())]
+    given_piece = Piece(0, 0, 0, pa.RecordBatch.from_arrays(content, schema=segment_schema(False)))
+    found = made([given_piece, given_piece._replace(offset=len(sizes))])
+    assert all(chunk.nbytes <= MOST_BYTES or len(chunk) == 1 for chunk in found.column("value").chunks)
+    assert found.column("offset").to_pylist() == list(range(2 * len(sizes)))
 
 
-def test_a_value_may_be_asked_for_as_text_and_is_not_copied() -> None:
-    given_piece = piece(0, 40, 3)
-    (batch,) = made([given_piece], wanted=TEXT)
-    assert batch.to_pylist() == [{"offset": at, "value": f"{at}...."} for at in (40, 41, 42)]
-    assert batch.column("value").buffers()[2].address == given_piece.batch.column("value").buffers()[2].address
-
-
-@pytest.mark.parametrize("bad", [0, 1, 6_000, MOST_ROWS - 1, MOST_ROWS, 49_999])
-def test_a_value_that_is_not_utf8_is_named(bad: int) -> None:
+@pytest.mark.parametrize("bad", [0, MOST_ROWS - 1, MOST_ROWS, 49_999])
+def test_a_value_that_is_asked_for_as_text_and_is_not_utf8_is_named(bad: int) -> None:
     """Queue, partition and offset, wherever the piece was cut, and what to ask for instead."""
     contents = [b"gr\xc3\xb6\xc3\x9fe"] * 50_000
     contents[bad] = b"\xc3"
     batch = pa.RecordBatch.from_arrays(
         [pa.nulls(50_000, pa.string()), pa.array(contents)], schema=segment_schema(False)
     )
-    given_piece = Piece(3, 100, 0, batch)
+    given_piece, text = Piece(3, 100, 0, batch), wanted_columns([("offset", "bigint"), ("value", "string")])
     says = rf"offset {100 + bad} of partition 3 of queue 'orders' is not UTF-8 \(b'\\xc3'\).*ask for value BINARY"
     with pytest.raises(Invalid, match=says):
-        made([given_piece], wanted=TEXT)
-    assert sum(each.num_rows for each in made([given_piece])) == 50_000
+        made([given_piece], text)
+    assert made([given_piece]).num_rows == 50_000
     # What lies beside the range that is read is nobody's matter.
     before = given_piece._replace(batch=batch.slice(0, bad))
     after = given_piece._replace(offset=101 + bad, batch=batch.slice(bad + 1))
-    assert sum(each.num_rows for each in made([before, after], wanted=TEXT)) == 49_999
+    assert made([before, after], text).num_rows == 49_999
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
-def test_many_small_pieces_become_few_batches() -> None:
-    found = made([piece(0, at, 10) for at in range(0, 20_000, 10)])
-    assert sum(batch.num_rows for batch in found) == 20_000
-    assert len(found) == 3
-
-
-def test_a_large_piece_is_cut_without_a_copy() -> None:
-    large = piece(0, 0, 100_000)
-    found = made([large])
-    assert [batch.num_rows for batch in found] == [MOST_ROWS, MOST_ROWS, MOST_ROWS, 100_000 - 3 * MOST_ROWS]
-    stored = large.batch.column(1).buffers()[2].address
-    assert all(batch.column(1).buffers()[2].address == stored for batch in found)
-
-
-@given(st.lists(st.sampled_from([10, 1_000, 400_000, 3_000_000]), min_size=1, max_size=40))
-def test_no_batch_is_larger_than_the_limit_unless_one_message_is(sizes: list[int]) -> None:
-    """Also where a few large messages lie among many small ones: their average says nothing."""
-    content = [pa.nulls(len(sizes), pa.string()), pa.array([b"." * size for size in sizes], pa.binary())]
-    given_piece = Piece(0, 0, 0, pa.RecordBatch.from_arrays(content, schema=segment_schema(False)))
-    found = made([given_piece, given_piece._replace(offset=len(sizes))])
-    assert all(batch.column("value").nbytes <= MOST_BYTES or batch.num_rows == 1 for batch in found)
-    assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(2 * len(sizes)))
-
-
-def test_one_message_beyond_the_limit_travels_alone() -> None:
-    found = made([piece(0, 0, 1, row_bytes=MOST_BYTES + 1), piece(0, 1, 1)])
-    assert [batch.num_rows for batch in found] == [1, 1]
-
-
-def test_nothing_is_nothing() -> None:
-    assert made([]) == []
-    assert made([piece(0, 0, 0)]) == []
-
-
-# --- columns on request -----------------------------------------------------------------------------------------------
-
+# --- columns on request, of whole logs --------------------------------------------------------------------------------
 
 pytestmark = pytest.mark.slow
 
-Wanted = dict[int, tuple[int, int]]
-Plan = list[tuple[int, bool]]
-
-PLANS = st.lists(st.tuples(st.integers(1, 40) | st.just(9_000), st.booleans()), min_size=1, max_size=14)
-"""Publishes: how many messages, and whether with headers."""
+Plan = list[tuple[pa.RecordBatch, bool]]
+"""Publishes: rows, and whether with headers."""
+BEGIN_S = 1_790_000_001
 
 
-def filled(plan: Plan, compression: str, *, compacted: bool) -> QueueLog:
+def filled(plan: Plan, columns: Columns | None, compression: str = "lz4", *, compacted: bool) -> QueueLog:
     """Two partitions; with `compacted` the older half lies in few slices with a time for each message."""
     world = World()
     world.sizes = LogSizes(inline_entries=3, fan_out=3)  # so the head keeps few: the others may be compacted
-    queue = world.create(2)
-    for number, (rows, headers) in enumerate(plan):
-        world.clock.now_us += 1_000_000
+    if columns is None:
+        world.create(2)
+    else:
+        typed.create(world, schema_of(columns), columns.key, partitions=2)
+    queue = world.handle()
+    for number, (batch, headers) in enumerate(plan):
+        world.clock.now_us = (BEGIN_S + number) * 1_000_000
         stage = stage_of(queue.refresh())
-        columns = [
-            pa.array([None if row % 4 == 1 else f"k{row % 5}" for row in range(rows)], pa.string()),
-            pa.array([f"größe {number}.{row}" for row in range(rows)]).cast(pa.binary()),
-        ]
-        if headers:
-            pairs = [[{"key": "n", "value": b"%d" % row}] * (row % 3) or None for row in range(rows)]
-            columns.append(pa.array(pairs, HEADERS))
+        pairs = [[{"key": "n", "value": bytes_of(row)}] * (row % 3) or None for row in range(batch.num_rows)]
+        if columns is not None:
+            rows = typed.batch_of(batch.to_pylist(), stage, headers=pairs if headers else None)
+        elif headers:
+            stored = [*batch.columns, pa.array(pairs, HEADERS)]
+            rows = pa.RecordBatch.from_arrays(stored, schema=segment_schema(True))
+        else:
+            rows = batch
         with Stager(queue.store, stage, seed=str(number), headers=headers, compression=compression) as stager:
-            stager.add(pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers)))
+            stager.add(rows)
             segment = stager.finish()
-        assert segment is not None
-        publish(queue, stage, [segment], None)
+        publish(queue, stage, [segment] if segment else [], None)
     if compacted:
         while compact(queue, min_age_s=0.0) is not None:
             pass
     return world.handle()
 
 
-def test_these_logs_have_every_form_of_slice() -> None:
-    forms = set()
-    for headers in (False, True):
-        queue = filled([(5, headers)] * 10, "lz4", compacted=True)
-        head = queue.refresh()
-        log = tree.view(head, {partition: (0, end) for partition, end in enumerate(head.next)})
-        forms |= {(entry.headers, entry.times) for entry in tree.walk(log, queue.load_chunk)}
-    assert forms == {(False, False), (False, True), (True, False), (True, True)}
+def read(queue: QueueLog, wanted: Wanted, ranges: tree.Wanted, below: dict[int, int] | None = None) -> pa.Table:
+    head = queue.refresh()
+    reader = RangeReader(queue, head.queue_id, tree.view(head, ranges), payload=wanted.payload, only=wanted.stored)
+    return made(list(reader.pieces()), wanted, below)
 
 
-def read(queue: QueueLog, head: Head, wanted: Wanted, columns: WantedColumns, below: dict[int, int]) -> pa.Table:
-    reader = RangeReader(queue, head.queue_id, tree.view(head, wanted), only=columns.stored)
-    made = list(batches(reader.pieces(), queue="orders", wanted=columns, redelivered_below=below))
-    for batch in made:
-        batch.validate(full=True)
-    return pa.Table.from_batches(made, batch_schema(columns))
+def untyped_rows(count: int) -> pa.RecordBatch:
+    keys = pa.array([None if row % 4 == 1 else f"k{row % 5}" for row in range(count)], pa.string())
+    contents = pa.array([f"größe {row}" for row in range(count)]).cast(pa.binary())
+    return pa.RecordBatch.from_arrays([keys, contents], schema=segment_schema(False))
 
 
-def named(names: Sequence[str], text: bool) -> WantedColumns:
-    types = {name: kinds[-1 if text else 0] for name, kinds in SOURCE_TYPES.items()}
-    return wanted_columns([(name, types[name]) for name in names])
+@pytest.mark.parametrize("headers", [False, True])
+def test_a_message_keeps_its_time_and_its_headers_in_every_form_of_slice(headers: bool) -> None:
+    numbers = pa.RecordBatch.from_arrays([pa.array(range(20), pa.int64())], schema=schema_of(NUMBER))
+    queue = filled([(numbers, headers)] * 10, NUMBER, compacted=True)
+    head = queue.refresh()
+    ranges = dict(enumerate((0, end) for end in head.next))
+    forms = {(entry.headers, entry.times) for entry in tree.walk(tree.view(head, ranges), queue.load_chunk)}
+    assert forms == {(headers, False), (headers, True)}, "also those that were compacted"
+    rows = read(queue, default_typed_columns(NUMBER, include_headers=True), ranges).to_pylist()
+    assert {(row["_metadata"]["timestamp"].timestamp() - BEGIN_S, row["n"]) for row in rows} == {
+        (publish, number) for publish in range(10) for number in range(20)
+    }
+    for row in rows:
+        pairs = [{"key": "n", "value": bytes_of(row["n"])}] * (row["n"] % 3) or None
+        assert row["_metadata"]["headers"] == (pairs if headers else None)
+
+
+@st.composite
+def publishes(draw: st.DrawFn) -> tuple[Columns | None, Plan]:
+    if draw(st.booleans()):
+        rows = st.builds(untyped_rows, st.integers(1, 40) | st.just(9_000))
+        return None, draw(st.lists(st.tuples(rows, st.booleans()), min_size=1, max_size=14))
+    schema = draw(shapes.schemas())
+    return columns_of(schema), draw(st.lists(st.tuples(shapes.batches(schema), st.booleans()), min_size=1, max_size=12))
+
+
+def asked(draw: Callable[..., Any], columns: Columns | None) -> Wanted:
+    """Some columns in any order, a value as bytes or as text."""
+    fields = SOURCE_TYPES if columns is None else METADATA_TYPES
+    names = draw(st.permutations(list(fields)))[: draw(st.integers(1, len(fields)))]
+    if columns is None:
+        kind = draw(st.sampled_from([0, -1]))
+        return wanted_columns([(name, SOURCE_TYPES[name][kind]) for name in names])
+    own = draw(st.permutations([*schema_of(columns), metadata(*names)]))
+    return wanted_typed_columns(columns, pa.schema(own[: draw(st.integers(1, len(own)))]))
 
 
 @pytest.mark.conformance("TYP-01")
-@examples(100)
+@examples(120)
 @given(
-    PLANS,
+    publishes(),
     st.sampled_from(["none", "lz4", "zstd"]),
     st.booleans(),
-    st.lists(st.tuples(st.permutations(list(SOURCE_TYPES)), st.integers(1, 8), st.booleans()), min_size=3, max_size=6),
+    st.data(),
     st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    st.dictionaries(st.integers(0, 1), st.integers(0, 200)),
+    st.dictionaries(st.integers(0, 1), st.integers(0, 20) | st.integers(0, 200)),
 )
 def test_any_columns_in_any_order_are_as_in_the_whole(
-    plan: Plan,
+    of: tuple[Columns | None, Plan],
     compression: str,
     compacted: bool,
-    requests: list[tuple[list[str], int, bool]],
+    data: st.DataObject,
     cut: tuple[float, float],
     below: dict[int, int],
 ) -> None:
-    queue = filled(plan, compression, compacted=compacted)
-    head = queue.refresh()
+    columns, plan = of
+    queue = filled(plan, columns, compression, compacted=compacted)
     low, high = sorted(cut)
-    wanted = {partition: (int(low * end), int(high * end)) for partition, end in enumerate(head.next)}
-    whole = read(queue, head, wanted, default_columns(True), below)
-    assert whole.num_rows == sum(to - start for start, to in wanted.values())
-    for order, count, text in requests:
-        names = order[:count]
-        found = read(queue, head, wanted, named(names, text), below)
-        assert found.column_names == names
-        for name in names:
-            expected = whole.column(name)
-            assert found.column(name).equals(expected.cast(found.schema.field(name).type)), name
+    ranges = {partition: (int(low * end), int(high * end)) for partition, end in enumerate(queue.refresh().next)}
+    everything = default_columns(True) if columns is None else default_typed_columns(columns, include_headers=True)
+    whole = read(queue, everything, ranges, below)
+    assert whole.num_rows == sum(to - start for start, to in ranges.values())
+    for _ in range(3):
+        wanted = asked(data.draw, columns)
+        found = read(queue, wanted, ranges, below)
+        for field in batch_schema(wanted):
+            expected = whole.column(field.name)
+            if columns is None:
+                assert found.column(field.name).equals(expected.cast(field.type)), field
+                continue
+            rows = expected.to_pylist()
+            if field.name == "_metadata":
+                rows = [{inner.name: own[inner.name] for inner in field.type} for own in rows]
+            assert all(map(shapes.same, found.column(field.name).to_pylist(), rows)), field

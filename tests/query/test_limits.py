@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import assume, given
@@ -16,6 +17,8 @@ from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query import limits, planning
 from partq_spark.query.limits import BatchLimits, Unacknowledged
 from partq_spark.query.settings import Boundary
+
+T = TypeVar("T")
 
 BACKLOGS = st.dictionaries(st.integers(0, 30), st.integers(0, 50) | st.integers(0, 10**12), min_size=1, max_size=12)
 
@@ -105,48 +108,24 @@ def test_shares_add_up_are_in_proportion_and_starve_nobody(backlog: dict[int, in
         assert backlog[one] <= backlog[other] or shares[one] >= shares[other]
 
 
-@pytest.mark.parametrize(
-    ("backlog", "budget", "shares"),
-    [
-        ({0: 100, 1: 100, 2: 100}, 7, {0: 3, 1: 2, 2: 2}),
-        ({0: 1, 1: 50, 2: 40, 3: 0}, 2, {0: 0, 1: 1, 2: 1, 3: 0}),  # fewer than partitions: where most waits
-    ],
-)
-def test_shares_are_these(backlog: dict[int, int], budget: int, shares: dict[int, int]) -> None:
-    assert limits.split(backlog, budget) == shares
-
-
-def served(publishes: Sequence[Mapping[int, int]], budget: int, triggers: int) -> dict[int, list[int]]:
-    """By partition how much each trigger read. A trigger comes after each publish, and some after the last."""
-    at: dict[int, int] = dict.fromkeys((p for publish in publishes for p in publish), 0)
-    reads: dict[int, list[int]] = {partition: [] for partition in at}
-    log = Log(*[{p: (rows, 10) for p, rows in publish.items()} for publish in publishes])
-    for trigger in range(triggers):
+def test_a_limit_below_the_number_of_busy_partitions_starves_none_and_those_of_one_publish_take_turns() -> None:
+    """Partitions 0 to 3 always have more than 4 and 5, whose few messages once waited for ever. A trigger comes after
+    each publish.
+    """
+    busy = dict.fromkeys(range(4), (5, 10))
+    log = Log({**busy, 4: (1, 10)}, busy, {**busy, 5: (1, 10)}, *[busy] * 60)
+    at = dict.fromkeys(range(6), 0)
+    read: list[list[int]] = []
+    for trigger in range(1, 40):
         ends = dict.fromkeys(at, 0)
-        for entry in log.entries[: trigger + 1]:
+        for entry in log.entries[:trigger]:
             ends |= {piece.partition: piece.end for piece in entry.slices}
-        reached = limits.batch_ends(at, ends, BatchLimits(messages=budget), log.walk)
-        assert sum(reached.values()) - sum(at.values()) == min(budget, sum(ends.values()) - sum(at.values()))
-        for partition, offset in at.items():
-            assert offset <= reached[partition] <= ends[partition]
-            reads[partition].append(reached[partition] - offset)
+        reached = limits.batch_ends(at, ends, BatchLimits(messages=2), log.walk)
+        read.append([p for p in at if reached[p] > at[p]])
+        assert sum(reached.values()) == sum(at.values()) + 2
         at = reached
-    return reads
-
-
-def test_a_limit_below_the_number_of_busy_partitions_starves_none() -> None:
-    """Partitions 0 to 3 always have more than 4 and 5, whose few messages once waited for ever."""
-    busy = {0: 5, 1: 5, 2: 5, 3: 5}
-    reads = served([{**busy, 4: 1}, busy, {**busy, 5: 1}, *[busy] * 60], budget=2, triggers=60)
-    assert sum(reads[4]) == sum(reads[5]) == 1
-    assert reads[4].index(1) < 11, "before it are at most the 20 other messages of its own publish"
-    assert reads[5].index(1) < 31, "and the 41 of those before"
-
-
-def test_partitions_of_one_publish_take_turns() -> None:
-    reads = served([{0: 1000, 1: 3, 2: 3, 3: 3}], budget=1, triggers=12)
-    assert [sum(reads[p]) for p in range(4)] == [3, 3, 3, 3]
-    assert [p for trigger in range(4) for p in reads if reads[p][trigger]] == [0, 1, 2, 3]
+    assert read[:3] == [[0, 1], [2, 3], [0, 4]], "the partition of which least was read is first"
+    assert next(trigger for trigger, partitions in enumerate(read) if 5 in partitions) < 31, "before it are at most 62"
 
 
 @given(LOGS, st.integers(1, 3), st.data())
@@ -182,14 +161,6 @@ def test_bytes_stay_within_the_budget_but_for_the_oldest_message_which_is_always
     assert reached[first.partition] >= 1
 
 
-def test_large_messages_beside_many_small_ones_get_their_turn() -> None:
-    """Partition 0 has one message of a megabyte, partition 1 a million of one byte: by shares alone 0 would starve."""
-    log = Log({0: (1, 1_000_000), 1: (1_000_000, 1)})
-    reached = limits.limited_by_bytes({0: 0, 1: 0}, log.ends, 100_000, log.walk({0: (0, 1), 1: (0, 1_000_000)}))
-    assert reached[0] == 1
-    assert reached[1] >= 90_000
-
-
 @given(LOGS, st.integers(1, 5000), st.integers(1, 100))
 def test_batches_under_both_limits_read_everything_once_in_a_bounded_number(
     log: Log, most_bytes: int, most_messages: int
@@ -214,14 +185,6 @@ def test_the_log_is_looked_at_only_as_far_as_the_bytes_reach_and_not_at_all_with
 
 
 # --- windows (HAN-12) -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("HAN-12")
-def test_a_blocked_partition_leaves_the_others_their_part() -> None:
-    assert limits.windows(9, {0: 5, 1: 0, 2: 0}, {0: 100, 1: 100, 2: 100}) == {0: 0, 1: 3, 2: 3}
-    assert limits.windows(9, {0: 5, 1: 0, 2: 0}, {1: 1, 2: 100}) == {1: 3, 2: 3}
-    assert limits.windows(7, {0: 0, 1: 0}, {0: 2, 1: 4}) == {0: 3, 1: 4}
-    assert limits.windows(2, {0: 0, 1: 0, 2: 0}, {0: 1, 1: 5, 2: 3}) == {0: 0, 1: 2, 2: 0}
 
 
 @pytest.mark.conformance("HAN-12")
@@ -261,39 +224,29 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none(in_ha
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def nothing(_time_us: int) -> tuple[int, ...]:
-    raise AssertionError("the log was asked for a time")
-
-
 @pytest.mark.parametrize(
-    ("place", "time", "offsets"),
+    ("place", "found"),
     [
-        (Boundary(edge="earliest"), nothing, {0: 3, 1: 0}),
-        (Boundary(edge="latest"), nothing, {0: 9, 1: 4}),
-        (Boundary(offsets={1: 4, 0: 2}), nothing, {0: 2, 1: 4}),
-        (Boundary(time_us=77), lambda at: (at, 1), {0: 77, 1: 1}),
+        (Boundary(edge="earliest"), {0: 3, 1: 0}),
+        (Boundary(edge="latest"), {0: 9, 1: 4}),
+        (Boundary(time_us=77), {0: 77, 1: 1}),
+        (Boundary(offsets={1: 4, 0: 2}), {0: 2, 1: 4}),
+        (Boundary(offsets={0: 1}), "endingOffsets.* missing [1], unknown none"),
+        (Boundary(offsets={0: 1, 1: 1, 7: 1}), "missing none, unknown [7]"),
+        (Boundary(offsets={0: 10, 1: 0}), "names offset 10 of partition 0, which ends at 9"),
     ],
 )
-def test_a_place_is_the_heads_the_users_or_the_logs(
-    place: Boundary, time: Callable[[int], tuple[int, ...]], offsets: dict[int, int]
+def test_a_place_is_the_heads_the_logs_or_the_users_who_names_every_partition(
+    place: Boundary, found: dict[int, int] | str
 ) -> None:
-    assert planning.resolve(head((3, 9), (0, 4)), place, "startingOffsets", time) == offsets
+    def resolve() -> dict[int, int]:
+        return planning.resolve(head((3, 9), (0, 4)), place, "endingOffsets", lambda time_us: (time_us, 1))
 
-
-@pytest.mark.parametrize(
-    ("offsets", "says"),
-    [
-        ({0: 1}, "missing [1], unknown none"),
-        ({0: 1, 1: 1, 7: 1}, "missing none, unknown [7]"),
-        ({5: 1}, "missing [0, 1], unknown [5]"),
-        ({0: 10, 1: 0}, "names offset 10 of partition 0, which ends at 9"),
-    ],
-)
-def test_offsets_must_name_every_partition_and_lie_within_it(offsets: dict[int, int], says: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        planning.resolve(head((0, 9), (0, 4)), Boundary(offsets=offsets), "endingOffsets", nothing)
-    assert says in str(caught.value)
-    assert "endingOffsets" in str(caught.value)
+    if isinstance(found, dict):
+        assert resolve() == found
+    else:
+        with pytest.raises(Invalid, match=found.replace("[", r"\[")):
+            resolve()
 
 
 # --- what is gone -----------------------------------------------------------------------------------------------------
@@ -301,39 +254,35 @@ def test_offsets_must_name_every_partition_and_lie_within_it(offsets: dict[int, 
 SPANS = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(lambda pair: (min(pair), max(pair)))
 
 
+def either(call: Callable[[bool, Callable[[str], None]], T]) -> tuple[T, int]:
+    """What is read where losses are taken, and how many were told; where they are not, the first is an error."""
+    told: list[str] = []
+    found = call(False, told.append)
+    if told:
+        with pytest.raises(ObjectMissing, match="failOnDataLoss=false"):
+            call(True, told.append)
+    else:
+        assert call(True, told.append) == found
+    return found, len(told)
+
+
 @given(st.lists(st.tuples(SPANS, SPANS), min_size=1, max_size=4))
-def test_a_batch_keeps_exactly_what_can_still_be_read(cases: list[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+def test_a_query_reads_exactly_what_can_still_be_read_and_goes_on_where_something_can(
+    cases: list[tuple[tuple[int, int], tuple[int, int]]],
+) -> None:
     present = head(*(there for there, _ in cases))
     spans = dict(enumerate(wanted for _, wanted in cases))
-    warnings: list[str] = []
-    kept = planning.untrimmed(present, spans, fail_on_data_loss=False, warn=warnings.append)
+    kept, told = either(lambda fails, warn: planning.untrimmed(present, spans, fail_on_data_loss=fails, warn=warn))
     lost = 0
     for partition, ((earliest, end), (start, to)) in enumerate(cases):
         readable = {offset for offset in range(start, to) if earliest <= offset < end}
         assert set(range(*kept[partition])) == readable
         lost += (to - start != len(readable)) or to > end
-    assert len(warnings) == lost
-    if lost:
-        with pytest.raises(ObjectMissing):
-            planning.untrimmed(present, spans, fail_on_data_loss=True, warn=warnings.append)
-    else:
-        assert planning.untrimmed(present, spans, fail_on_data_loss=True, warn=warnings.append) == kept == spans
-
-
-@given(st.lists(st.tuples(SPANS, st.integers(0, 20)), min_size=1, max_size=4))
-def test_a_query_goes_on_where_something_can_be_read(cases: list[tuple[tuple[int, int], int]]) -> None:
-    present = head(*(there for there, _ in cases))
-    reached = dict(enumerate(offset for _, offset in cases))
-    warnings: list[str] = []
-    at = planning.continued(present, reached, fail_on_data_loss=False, warn=warnings.append)
-    assert all(earliest <= at[p] <= end for p, ((earliest, end), _) in enumerate(cases))
-    moved = [partition for partition, offset in reached.items() if at[partition] != offset]
-    assert len(warnings) == len(moved)
-    # Where it goes on, there is no further loss: it is met once.
-    assert planning.continued(present, at, fail_on_data_loss=True, warn=warnings.append) == at
-    if moved:
-        with pytest.raises(ObjectMissing, match="failOnDataLoss=false"):
-            planning.continued(present, reached, fail_on_data_loss=True, warn=warnings.append)
+    assert told == lost
+    reached = {partition: to for partition, (_, to) in spans.items()}
+    at, told = either(lambda fails, warn: planning.continued(present, reached, fail_on_data_loss=fails, warn=warn))
+    assert at == {p: min(max(reached[p], earliest), end) for p, ((earliest, end), _) in enumerate(cases)}
+    assert told == sum(at[p] != reached[p] for p in at)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Head, Origin, QueueConfig
 from partq_spark.query import offsets
 from partq_spark.query.limits import BatchLimits
+from partq_spark.query.manual import GivenOut, RoundPosition
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, planned_batch
 
@@ -158,6 +158,18 @@ def test_a_checkpoint_beyond_the_end_of_the_log_names_the_way_back() -> None:
         planned(end(), claim(position=11))
 
 
+def test_what_is_given_back_after_the_next_batch_was_planned_is_not_left_behind_it() -> None:
+    """It goes on where the former one ended: an acknowledgement of it would cover both."""
+    given = GivenOut("p")
+    given.planned()
+    given.add({0: BatchSpan(1, 0, 4, 0), 1: BatchSpan(1, 0, 1, 0)})
+    given.planned()
+    given.refuse("p", {0: RoundPosition(1, 4, 0)}, ())
+    assert given.as_planned({0: BatchSpan(1, 4, 8, 0), 1: BatchSpan(1, 1, 2, 0)}) == {1: BatchSpan(1, 1, 2, 0)}
+    given.planned()
+    assert given.as_planned({0: BatchSpan(1, 0, 8, 0)}) == {0: BatchSpan(1, 0, 8, 0)}
+
+
 # --- offsets in the Spark checkpoint ----------------------------------------------------------------------------------
 
 
@@ -213,53 +225,33 @@ FLOW = {"v": 1, "queue": "q", "group": "billing", "flow": "left", "p": {}}
 ALONE = {**FLOW, "group": None, "flow": None}
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        *({"v": 2, "queue": "x", "p": {}}, {"v": "1"}, {}, None, [1]),
-        {"orders": {"0": 12}},  # Kafka's
-        12,  # the rate source's
-        FLOW,  # of an earlier partq: it does not say since when its group is there
-    ],
-)
-def test_an_offset_of_another_version_or_source_is_refused(raw: object) -> None:
-    with pytest.raises(Invalid, match="new checkpoint location"):
-        offsets.decode(raw)
+ELSEWHERE = [
+    *({"v": 2, "queue": "x", "p": {}}, {"v": "1"}, {}, None, [1]),
+    {"orders": {"0": 12}},  # Kafka's
+    12,  # the rate source's
+    FLOW,  # of an earlier partq: it does not say since when its group is there
+]
+MALFORMED = [
+    FLOW | {"since": None},
+    *(ALONE | {"publish": publish} for publish in (None, [], 7, [1, 2], [1, "x", "token"], [1, 2, "token", 4])),
+    *(ALONE | {"p": None}, ALONE | {"p": []}, ALONE | {"p": "x"}, ALONE | {"p": {"a": [0, 0, 0, 0]}}),
+    *(ALONE | {"p": {"0": span}} for span in (None, [1, 2, 3], [1, 2, 3, 4, 5], [0, "x", 0, 0])),
+]
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "error", "says"),
     [
-        FLOW | {"since": None},
-        *(ALONE | {"publish": publish} for publish in (None, [], 7, [1, 2], [1, "x", "token"], [1, 2, "token", 4])),
-        *(ALONE | {"p": None}, ALONE | {"p": []}, ALONE | {"p": "x"}, ALONE | {"p": {"a": [0, 0, 0, 0]}}),
-        *(ALONE | {"p": {"0": span}} for span in (None, [1, 2, 3], [1, 2, 3, 4, 5], [0, "x", 0, 0])),
-        *({name: value for name, value in ALONE.items() if name != missing} for missing in ("queue", "group", "flow")),
+        *((raw, Invalid, "new checkpoint location") for raw in ELSEWHERE),
+        *((raw, Corrupt, "malformed") for raw in MALFORMED),
+        *(({k: v for k, v in ALONE.items() if k != gone}, Corrupt, gone) for gone in ("queue", "group", "flow")),
     ],
 )
-def test_a_malformed_offset_is_corrupt(raw: dict[str, object]) -> None:
-    missing = {"queue", "group", "flow"} - raw.keys()
-    with pytest.raises(Corrupt, match=missing.pop() if missing else "malformed"):
-        offsets.decode(raw)
-
-
-@pytest.mark.parametrize(
-    ("offset_of", "query", "says"),
-    [
-        (("billing", "left"), ("billing", "left"), None),
-        (("billing", "left"), ("billing", None), None),
-        (("billing", "left"), ("audit", None), "belongs to group 'billing', this query has group='audit'"),
-        ((None, None), ("billing", None), "belongs to a query without a group"),
-        (("billing", None), ("billing", None), "belongs to group 'billing'"),
-        (("billing", "left"), ("billing", "right"), "belongs to flow 'left', this query has flow='right'"),
-    ],
-)
-def test_an_offset_of_another_group_or_flow_is_refused(
-    offset_of: tuple[str | None, str | None], query: tuple[str, str | None], says: str | None
+def test_an_offset_of_elsewhere_is_refused_and_a_malformed_one_corrupt(
+    raw: object, error: type[PartqError], says: str
 ) -> None:
-    found = BatchEnd(queue_id="q", spans={}, group=offset_of[0], flow=offset_of[1])
-    with nullcontext() if says is None else pytest.raises(Invalid, match=says):
-        offsets.require_same_group(found, *query)
+    with pytest.raises(error, match=says):
+        offsets.decode(raw)
 
 
 def test_an_offset_of_another_queue_is_refused_with_both_ids() -> None:

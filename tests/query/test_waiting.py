@@ -5,7 +5,6 @@ two looks, for its share and for acknowledgements.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -33,8 +32,8 @@ class Time:
     def clock(self) -> float:
         return self.now_s
 
-    def effects(self, seed: int) -> Effects:
-        return Effects(now_s=self.clock, sleep=self.sleep, uniform=random.Random(seed).uniform)
+    def effects(self) -> Effects:
+        return Effects(now_s=self.clock, sleep=self.sleep, uniform=random.Random(2).uniform)
 
     def sleep(self, pause_s: float) -> None:
         self.now_s += max(pause_s, 1e-6) if pause_s else 0.0
@@ -56,50 +55,35 @@ class Away(MemoryStore):
         return super().load(name, known=known)
 
 
-@pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-def retry(time: Time, limit_s: float = LIMIT_S) -> StoreRetry:
-    return StoreRetry(limit_s, time.effects(2), "group 'g'")
-
-
-def loading(time: Time, retry_s: float, *, away_s: float, call_s: float = 0.0) -> Callable[[], object]:
-    store = Away(time, time.now_s + away_s, call_s)
-    retrying = Retrying(store, retry_s, time.effects(3))
-    return lambda: retrying.load("d")
-
-
 @pytest.mark.parametrize("retry_s", [0.0, 2.0, 30.0, LIMIT_S])
 @pytest.mark.parametrize("call_s", [0.0, 2.0])
-def test_the_time_is_counted_once_however_long_the_store_itself_was_tried(
-    time: Time, retry_s: float, call_s: float
+@pytest.mark.parametrize(
+    ("away_s", "limit_s", "waits_s", "tried_s"),
+    [
+        (1e9, LIMIT_S, 0.0, LIMIT_S),
+        (LIMIT_S - 5, LIMIT_S, 0.0, None),
+        # What was waited before the first failure, for an answer or for messages, is no part of the outage.
+        (LIMIT_S + 20, LIMIT_S, 25.0, None),
+        (1e9, 0.0, 0.0, 0.0),
+    ],
+)
+def test_the_time_is_counted_once_from_the_first_failure_however_long_the_store_itself_was_tried(
+    retry_s: float, call_s: float, away_s: float, limit_s: float, waits_s: float, tried_s: float | None
 ) -> None:
+    time = Time()
+    retrying = Retrying(Away(time, time.now_s + away_s, call_s), min(retry_s, limit_s), time.effects())
+
+    def call() -> object:
+        time.sleep(waits_s if time.now_s < 1001 else 0.0)
+        return retrying.load("d")
+
+    retry = StoreRetry(limit_s, time.effects(), "group 'g'")
+    if tried_s is None:
+        assert retry.call(call) is None
+        return
     with pytest.raises(Unavailable, match="nobody answers"):
-        retry(time).call(loading(time, retry_s, away_s=1e9, call_s=call_s))
-    assert LIMIT_S <= time.now_s - 1000.0 <= LIMIT_S + 5.0
-
-
-@pytest.mark.parametrize("retry_s", [0.0, 2.0, LIMIT_S])
-def test_an_outage_that_is_shorter_is_lived_through(time: Time, retry_s: float) -> None:
-    assert retry(time).call(loading(time, retry_s, away_s=LIMIT_S - 5)) is None
-
-
-def test_what_was_waited_for_before_the_outage_is_no_part_of_it(time: Time) -> None:
-    load = loading(time, 0.0, away_s=LIMIT_S + 20)
-
-    def wait_and_load() -> object:
-        time.sleep(25.0 if time.now_s < 1001 else 0.0)  # as for a coordinator's answer, or for messages
-        return load()
-
-    assert retry(time).call(wait_and_load) is None
-
-
-def test_with_no_time_it_is_tried_once(time: Time) -> None:
-    with pytest.raises(Unavailable):
-        retry(time, 0.0).call(loading(time, 0.0, away_s=1e9))
-    assert time.now_s == 1000.0
+        retry.call(call)
+    assert tried_s <= time.now_s - 1000.0 <= tried_s + 5.0
 
 
 def test_time_in_which_the_machine_sleeps_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,19 +111,6 @@ def test_time_in_which_the_machine_sleeps_is_no_outage(monkeypatch: pytest.Monke
 # --- how often is looked ----------------------------------------------------------------------------------------------
 
 
-def test_looks_become_rarer_the_longer_there_are_no_news() -> None:
-    pace = Pace(0.01, None, 100.0)
-    assert pace.poll_s == 0.1
-    assert [round(pace.look_s(at_s), 3) for at_s in (100.0, 100.5, 101.0, 102.0, 110.0, 1000.0)] == [
-        *(0.01, 0.01, 0.02, 0.04, 0.06, 0.06)
-    ]
-    pace.news(1000.0)
-    assert pace.look_s(1000.1) == 0.01
-    azure = Pace(0.5, None, 0.0)
-    assert (azure.poll_s, azure.look_s(0.0), azure.look_s(100.0)) == (0.5, 0.5, 0.5)
-    assert Pace(0.5, 2.0, 0.0).poll_s == 2.0
-
-
 def test_an_idle_wait_ends_with_a_look_where_its_end_is_near() -> None:
     pace = Pace(0.06, None, 0.0)
     pace.looked(10.0)
@@ -156,12 +127,15 @@ def test_an_idle_wait_ends_with_a_look_where_its_end_is_near() -> None:
     assert not at_once.goes_on(10.0, 10.0), "no wait at all"
 
 
-def test_looks_keep_their_distance_whatever_is_asked_in_between() -> None:
+def test_looks_become_rarer_without_news_and_keep_their_distance_whatever_is_asked_in_between() -> None:
+    pace = Pace(0.01, None, 100.0)
+    rarer = [round(pace.look_s(at_s), 3) for at_s in (100.0, 100.5, 101.0, 102.0, 110.0, 1000.0)]
+    assert rarer == [0.01, 0.01, 0.02, 0.04, 0.06, 0.06]
+    pace.news(1000.0)
+    assert pace.look_s(1000.1) == 0.01
     azure = Pace(0.5, None, 100.0)
-    assert azure.due_in_s(100.0) == 0.5
-    assert azure.due_in_s(100.4) == pytest.approx(0.1)
-    assert azure.due_in_s(100.5) == 0.0
-    assert azure.due_in_s(110.0) == 0.0, "one that is late is made at once"
+    due = [azure.due_in_s(at_s) for at_s in (100.0, 100.4, 100.5, 110.0)]
+    assert due == [0.5, pytest.approx(0.1), 0.0, 0.0], "one that is late is made at once"
     azure.looked(110.0)
     assert azure.due_in_s(110.2) == pytest.approx(0.3)
     assert azure.due_in_s(110.4999) == 0.0, "no wait is that short"
