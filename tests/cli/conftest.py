@@ -38,3 +38,16 @@ def parquet(path: Path, **columns: Any) -> Path:
     """`path` as a Parquet file with these columns."""
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def source(folder: Path, name: str, content: Any) -> dict[str, Any]:
+    """How `content` is published: from a file of this name (a mapping as the columns of a Parquet file), or from
+    standard input where there is no name.
+    """
+    if not name:
+        return {"words": (), "stdin": content}
+    path = folder / name
+    return {
+        "words": ("--file", parquet(path, **content) if isinstance(content, dict) else written(path, content)),
+        "stdin": "",
+    }
