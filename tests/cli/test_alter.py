@@ -27,20 +27,17 @@ def group(partq: Partq) -> Group:
 def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
     ddl = "id BIGINT NOT NULL, name STRING, count INT"
     partq("queue", "create", "orders", "--partitions", 2, "--schema", ddl, "--key", "id")
-    before = partq.json("queue", "describe", "orders")
-    shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)
-    wanted = {"max_message_bytes": 100, "retention_s": 60, "quota_bytes": 1000}
-    assert shown["config"] == {**before["config"], **wanted}
+    shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)["config"]
+    assert (shown["max_message_bytes"], shown["retention_s"], shown["quota_bytes"]) == (100, 60, 1000)
     assert partq(*ALTER, "--retention", "None").stdout == "retention: 60.0 → none\n"
     assert partq.json(*ALTER, "--quota-bytes", "none", "--max-handoff-time", 3)["config"]["quota_bytes"] is None
     change = ("--add-column", "coupon STRING -- of today", "--add-column", "`a b` INT", "--widen", "count BIGINT")
     planned = partq.json(*ALTER, *change, "--dry-run")["schema"]
-    assert partq.json("queue", "describe", "orders")["schema"]["version"] == 1
     partq(*ALTER, *change)
     found = partq.json("queue", "describe", "orders")["schema"]
     assert found["ddl"] == planned["to"] == f"{ddl.removesuffix('INT')}BIGINT, coupon STRING, `a b` INT"
-    widened = {"column": "count", "from": "INT", "to": "BIGINT"}
     assert found["changes"] == planned["changes"]
+    widened = {"column": "count", "from": "INT", "to": "BIGINT"}
     assert found["changes"][1] == {"version": 3, "added": [], "widened": [widened]}
     assert partq(*ALTER, "--schema", found["ddl"].lower()).stdout == "schema: as it was\n"
 
@@ -66,16 +63,6 @@ def test_the_number_of_partitions_changes_and_what_waits_is_said(group: Group) -
     assert "What comes to partition 1 waits for partitions 3, 5, 7." in done
     partq("publish", "orders", stdin=NEW.replace("new", "last"))
     assert {each["partition"] for each in partq.browse("orders") if each["value"] == "last"} <= {0, 1}
-
-
-def test_too_many_counts_are_refused_with_what_to_do(group: Group) -> None:
-    for number in range(31):
-        group.partq(*ALTER, "--partitions", 5 + number % 2)
-        group.partq("publish", "orders", stdin=json_lines([{"key": "a", "value": "b"}]))
-    for dry_run in ((), ("--dry-run",)):
-        refused = group.partq.error(*ALTER, "--partitions", 4, *dry_run)
-        assert "partq queue trim orders --before-offsets" in refused
-    assert group.partq.json("queue", "describe", "orders")["layout"]["partitions"] == 5
 
 
 def test_a_change_counts_as_done_though_checkpoints_cannot_be_read(
@@ -114,7 +101,6 @@ def test_a_dry_run_says_what_comes_moves_and_waits_and_writes_nothing(group: Gro
     assert f"(the newest of every partition, 40 messages) {moving} would change partition" in said
     assert "What comes to partition 4 would wait for partition 0." in said
     assert said.endswith("Nothing was changed.\n")
-    assert shown["dry_run"] is True
     assert shown["settings"] == [{"setting": "retention_s", "from": None, "to": 60}]
     assert shown["partitions"] == {"from": 4, "to": 3, "new": [], "removed": [3]}
     (found,) = shown["groups"]
@@ -131,9 +117,6 @@ def test_a_dry_run_where_little_changes(partq: Partq) -> None:
     partq("publish", "orders", stdin=json_lines([{"value": "x"}, {"value": "y"}]))
     sample = partq.json(*ALTER, "--partitions", 4, "--dry-run")["sample"]
     assert sample == {"messages": 2, "without_key": 2, "keys": 0, "keys_that_move": 0}
-    shown = partq.json(*ALTER, "--max-handoff-time", 9, "--dry-run")
-    assert (shown["partitions"], shown["sample"], shown["groups"]) == (None, None, [])
-    assert partq(*ALTER, "--partitions", 2, "--dry-run").stdout == "partitions: 2, as it was\nNothing was changed.\n"
 
 
 def test_the_sample_is_bounded_and_of_the_newest(group: Group, tmp_path: Path) -> None:

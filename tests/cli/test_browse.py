@@ -20,7 +20,9 @@ def filled(partq: Partq) -> Partq:
 
 
 def test_messages_come_merged_by_time_or_of_one_partition_from_an_offset_on(filled: Partq) -> None:
+    before = filled.json("queue", "describe", "orders")
     found = filled.browse("orders")
+    assert filled.json("queue", "describe", "orders") == {**before, "oldest_age_s": ANY}, "nothing was taken"
     times = [each["timestamp"] for each in found]
     assert times == sorted(times)
     assert (len(found), len(set(times))) == (120, 4)
@@ -39,35 +41,16 @@ def test_messages_come_merged_by_time_or_of_one_partition_from_an_offset_on(fill
     assert filled.browse(*one, "--from", 2, "--limit", 1) == some[5:6]
 
 
-def test_a_json_line_is_a_whole_message(orders: Partq) -> None:
-    orders("publish", "orders", stdin='{"key":"航班","value":"text","headers":{"h":"1"}}\n{"value":{"a":1}}\n')
-    before = orders.json("queue", "describe", "orders")
-    first, second = orders.browse("orders")
-    assert first == {
-        "partition": 0,
-        "offset": 0,
-        "timestamp": second["timestamp"],
-        "key": "航班",
-        "value": "text",
-        "headers": [{"key": "h", "value": "1"}],
-    }
-    assert second == {**first, "offset": 1, "key": None, "value": '{"a":1}', "headers": None}
-    assert orders.json("queue", "describe", "orders") == {**before, "oldest_age_s": ANY}, "nothing was taken"
-
-
 def test_only_the_slices_that_are_shown_are_read_and_one_that_is_damaged_is_named(filled: Partq) -> None:
     """All segments but the last are damaged, which nobody notices who looks at that one."""
     last = filled.json("queue", "describe", "orders")["partitions"][1]["next"] - 1
     (found,) = filled.browse("orders", "--partition", 1, "--from", last)
     segments = sorted(filled.store.rglob("*.arrow"), key=lambda path: path.name)
-    assert len(segments) == 4
     for segment in segments[:-1]:
         segment.chmod(0o600)
         segment.write_bytes(b"\0" * segment.stat().st_size)
     assert filled.browse("orders", "--partition", 1, "--from", last) == [found]
-    message = filled.error("browse", "orders", "--limit", 1)
-    assert segments[0].name in message
-    assert "is damaged" in message
+    assert f"{segments[0].name} is damaged" in filled.error("browse", "orders", "--limit", 1)
 
 
 def test_the_table_shows_one_message_per_line_as_wide_as_there_is_room(orders: Partq) -> None:
@@ -94,7 +77,6 @@ def test_the_table_shows_one_message_per_line_as_wide_as_there_is_room(orders: P
 def test_an_empty_queue_says_so(orders: Partq) -> None:
     where = f"queue 'orders' (namespace 'default', store {orders.url})"
     assert orders("browse", "orders").stdout == f"No messages of {where}.\n"
-    assert orders("browse", "orders", "--json").stdout == ""
     orders("publish", "orders", stdin='{"value":"b"}\n')
     assert orders("browse", "orders", "--from", 1).stdout == f"No messages of {where} from there on; 1 before.\n"
     text = orders("browse", "orders", "--partition", 0, "--from", 9).stdout
