@@ -36,18 +36,13 @@ def test_version_and_help_import_nothing_heavy(arguments: list[str]) -> None:
     assert set(json.loads(done.stdout.splitlines()[-1])) & HEAVY == set()
 
 
-def test_help_lists_every_command_with_an_example(partq: Partq) -> None:
+def test_help_says_what_there_is(partq: Partq) -> None:
     text = " ".join(partq("--help").stdout.split())
-    for line in (
-        "queue Create, show, change and clean up queues.",
-        "browse Look at messages without taking them.",
-        "partq queue create orders --partitions 8",
-    ):
-        assert line in text
+    assert "browse Look at messages without taking them." in text
+    assert "partq queue create orders --partitions 8" in text
     assert partq("--version").stdout == f"partq {importlib.import_module('partq_spark').__version__}\n"
     text = " ".join(partq("queue", "list", "-h").stdout.split())
     assert "[default: $PARTQ_STORE, else file://$HOME/.partq]" in text
-    assert "file:///absolute/dir or azure://container/prefix" in text
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=lambda value: " ".join(value) if type(value) is tuple else "")
@@ -62,6 +57,8 @@ def test_every_command_is_explained_takes_the_store_and_prints_json(
     assert max(map(len, partq(*words, "--help").stdout.splitlines())) <= 80
     for parameter in command.params:
         assert not isinstance(parameter, click.Option) or parameter.help, f"{parameter.opts} has no help"
+    group = f"(partq {' '.join(words[:-1])} )?" if len(words) > 1 else "partq "
+    assert re.search(rf"`{group}{words[-1]}\b", DOCUMENT.read_text(encoding="utf-8")), "it is in the document"
     if words != ("demo",):  # its own first line says more
         table = partq(*words[:-1], "--help", COLUMNS="200").stdout
         summary = re.search(rf"^  {words[-1]} +(.*?)\.?$", table, re.MULTILINE)
@@ -70,19 +67,11 @@ def test_every_command_is_explained_takes_the_store_and_prints_json(
         assert first_sentence.startswith(summary[1]), "the table of commands says something else"
 
 
-@pytest.mark.parametrize("given", ["none", "store", "redis://host:6379/0", "REDISS://host"])
-def test_every_place_of_ownership_is_accepted(partq: Partq, given: str) -> None:
-    partq("queue", "list", "--ownership", given)
-    partq("queue", "list", PARTQ_OWNERSHIP=given)
-
-
 def test_store_and_namespace_are_found(partq: Partq) -> None:
     partq("queue", "create", "a", "--partitions", 1)
     partq("queue", "create", "b", "--partitions", 1, "--namespace", "Two")
     assert [each["queue"] for each in partq.json("queue", "list")] == ["a"]
     assert [each["queue"] for each in partq.json("queue", "list", "--namespace", "two")] == ["b"]
-    by_home = partq.json("queue", "list", PARTQ_STORE=None, HOME=str(partq.store.parent))
-    assert by_home == []
     partq("queue", "create", "c", "--partitions", 1, PARTQ_STORE=None, HOME=str(partq.store.parent))
     assert (partq.store.parent / ".partq/default/c/_head.json").exists()
 
@@ -96,13 +85,6 @@ def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, mon
     traced = partq("queue", "list", code=1, PARTQ_DEBUG="1").stderr
     assert "Traceback" in traced
     assert "in broken" in traced
-
-
-def test_json_documents_are_one_line_each(orders: Partq) -> None:
-    for command in (["queue", "list"], ["queue", "describe", "orders"], ["queue", "collect", "orders"]):
-        text = orders(*command, "--json").stdout
-        assert text.count("\n") == text.endswith("\n") == 1
-        json.loads(text)
 
 
 # --- docs/cli.md ------------------------------------------------------------------------------------------------------
@@ -154,10 +136,3 @@ def test_the_examples_print_what_the_document_says(tmp_path: Path) -> None:
             check=False,
         )
         assert without_chance(done.stdout) == without_chance(expected), command
-
-
-def test_every_command_is_in_the_document() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for words, _ in ALL:
-        group = f"(partq {' '.join(words[:-1])} )?" if len(words) > 1 else "partq "
-        assert re.search(rf"`{group}{words[-1]}\b", text), words

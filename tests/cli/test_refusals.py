@@ -19,7 +19,6 @@ EVIL = "\x1b]0;title\x07\x9b31m\u202e"
 COUNTS = ("0", "1001", "-1", "two", "1.5", "", "٣", "1e3", "9" * 20)
 NAMES = ("-orders", "a b", "", "ä", "x" * 64, "../up")
 OFFSETS = ("12", "[12]", "{}", "nonsense", *(f'{{"0": {each}}}' for each in ("-1", "1.0", "true", '"1"')))
-WIDE = ", ".join(f"c{number} INT" for number in range(2000))
 MANY = "is not allowed: give a whole number from 1 to 1000"
 ALTER = "queue alter orders"
 CREATE = "queue create new --partitions 1"
@@ -44,15 +43,11 @@ WRONG = [
     *((f"queue list --namespace={shlex.quote(each)}", "is not allowed") for each in NAMES),
     *((f"queue create --partitions 1 -- {shlex.quote(each)}", "is not allowed") for each in NAMES),
     # queues
-    ("queue create new", "Missing option '--partitions'"),
     *((f"queue create new --partitions={each}", f"partitions='{re.escape(each)}' {MANY}") for each in COUNTS),
     (f"{CREATE} --rebalance-delay=-1", "rebalance-delay"),
-    (f"{CREATE} --rebalance-delay=nan", "rebalance-delay"),
     (f"{CREATE} --max-handoff-time=soon", "max-handoff-time"),
-    (f"{CREATE} --max-handoff-time=1e9", "max-handoff-time"),
     (f"{CREATE} --access-type=shared", "access-type"),
     (f"{CREATE} --max-message-bytes=0", "max-message-bytes"),
-    (f"{CREATE} --max-message-bytes=2000000000", "max-message-bytes"),
     *(
         (f"{words} {option} {value}", said)
         for words in (CREATE, ALTER)
@@ -67,22 +62,15 @@ WRONG = [
     ),
     *((f"{ALTER} --partitions={each}{dry}", MANY) for each in COUNTS for dry in ("", " --dry-run")),
     (ALTER, "nothing to alter: give --partitions"),
-    (f"{ALTER} --dry-run", "nothing to alter: give --partitions"),
-    (f"{ALTER} --max-message-bytes 0", "max-message-bytes"),
-    ("queue delete orders", r"1 group \(billing\)"),
     ("queue delete orders", "this would delete queue 'orders'.*58 messages in 3 partitions.* Add --yes to do so.$"),
     # columns
     (f"{CREATE} --key a", "there is no schema: give the schema too"),
     (f"{CREATE} --schema 'a INT, b'", "schema, at character 9: the end stands where a type was expected"),
-    (f"{CREATE} --schema '{WIDE}'", "schema has 2000 columns, 1 to 1000 are possible"),
     ("queue alter rows --add-column coupon", "at character 7: the end stands where a type was expected"),
-    ("queue alter rows --schema id", "at character 3: the end stands where a type was expected"),
-    ("queue alter rows --key name", "No such option"),
     # housekeeping
     *((f"queue trim orders --before-offsets '{each}'", r'such as \{"0": 12, "1": 7\}') for each in OFFSETS),
     ("queue trim orders --before yesterday", "such as 2026-11-20T08:30:00Z"),
     ("queue trim orders", "give either --before or --before-offsets"),
-    ("queue trim orders --before 2026-01-01T00:00:00Z --before-offsets '{\"0\": 1}'", "give either --before or"),
     ("queue compact orders --min-age -1", "min-age"),
     *(
         (f"queue collect orders --grace={shlex.quote(each)}", "give seconds from 0 to 31622400")
@@ -91,9 +79,6 @@ WRONG = [
     ("queue resolve orders --writer nightly --batch -1 --as new --yes", "batch"),
     # topics
     ("queue subscribe orders fine a//b", "subscription 'a//b' is not allowed: level 2 is empty"),
-    ("queue unsubscribe orders fine a//b", "subscription 'a//b' is not allowed: level 2 is empty"),
-    ("queue subscribe orders", "Missing argument"),
-    ("queue unsubscribe orders", "Missing argument"),
     ("queue subscriptions --topic a/*", "has no wildcards"),
     ("publish", "give the queue's NAME, or --topic"),
     ("publish orders --topic bills/eu", "NAME and --topic"),
@@ -101,15 +86,14 @@ WRONG = [
     ("publish orders --fail-unattracted", "--fail-unattracted is for --topic"),
     # messages
     *((f"publish orders --publish-id={each!r}", "1 to 255 bytes") for each in ("", "x" * 256)),
-    ("publish orders --publish-id='a\nb'", "1 to 255 bytes"),
-    ("publish orders --file none.csv", "does not exist"),
     ("publish orders --file /", "is a directory"),
+    ("publish orders --publish-id night\udcff", r"night\\udcff' is not allowed"),
+    ("publish --topic night\udcff", r"night\\udcff.*valid UTF-8"),
     ("browse orders --partition -1", "--partition"),
     ("browse orders --from -1", "--from"),
     *((f"browse orders --limit {each}", "--limit") for each in ("0", "x")),
     # groups
     ("group remove orders --group billing", "this would remove group 'billing', with 2 checkpoints of queue 'orders'"),
-    ("group remove orders --group billing", "Add --yes"),
     ("group remove orders --group _head --yes", "not allowed"),
     ("PARTQ_OWNERSHIP=store group alter orders --group billing", "say how the group is to be shared"),
     *((f"{REWIND} {each}", "--to") for each in ("", "--to 1 --by 1", "--to latest", "--to -1")),
@@ -137,21 +121,13 @@ WRONG = [
 
 REFUSED = [
     ("queue create orders --partitions 7", "exists already with 3 partitions"),
-    *(
-        (f"{words} none{more}", "queue 'none' .*STORE.*create it with `partq queue create none --partitions N`$")
-        for words, more in (
-            ("queue describe", ""),
-            ("queue trim", " --before-offsets '{\"0\": 1}'"),
-            ("queue collect", ""),
-            ("browse", ""),
-        )
-    ),
+    ("queue describe none", "'none' .*STORE.*does not exist.*create it with `partq queue create none --partitions N`$"),
     *(
         (words, "'none' .*does not exist")
         for words in (
             *("queue alter none --partitions 2", "queue alter none --partitions 2 --dry-run", "queue compact none"),
             *("queue subscribe none a", "queue subscriptions none", "queue delete none", "queue delete none --yes"),
-            *("publish none", "checkpoints none --group billing"),
+            *("publish none", "browse none", "checkpoints none --group billing", "queue collect none"),
         )
     ),
     ("browse orders --partition 3", "has partitions 0 to 2, there is no 3"),
@@ -169,11 +145,8 @@ REFUSED = [
     (f"{REWIND} --to 3 --partition 0 --partition 3", "has partitions 0 to 2, there is no 3"),
     (f"{REWIND} --to 3 --partition 0 --partition 2", "partition 2 of .* no flow has taken it yet"),
     ("publish --topic nobody --fail-unattracted", "attracts nobody: nothing was published"),
-    ("queue alter rows --add-column 'x INT NOT NULL'", "cannot be added as NOT NULL"),
     ("queue alter rows --widen 'a STRING' --dry-run", "column 'a' of type INT cannot become STRING"),
-    ("queue alter rows --schema 'id BIGINT NOT NULL'", "column 'a' of queue 'rows' cannot be dropped or get"),
     ("queue alter rows --schema 'id BIGINT NOT NULL, a BIGINT'", "`partq queue alter rows --widen 'a BIGINT'`"),
-    ("queue alter orders --add-column 'a INT'", "queue 'orders' is untyped, its messages are key and value"),
     ("ui --host 192.0.2.1", "--port 8096 on 192.0.2.1 cannot be used"),
 ]
 """Commands that exit with 1."""

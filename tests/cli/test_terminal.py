@@ -104,13 +104,3 @@ def test_the_name_of_a_file_in_a_progress_bar() -> None:
     said = _on_a_terminal(program, f"[red]{EVIL}")
     assert "publishing [red]\\x1b]0;title\\x07" in said
     assert EVIL not in said  # the bar itself moves the cursor
-
-
-def test_an_argument_that_is_not_utf_8(orders: Partq) -> None:
-    words = [sys.executable, "-m", "partq_spark", "publish", "orders", "--store", orders.url]
-    for option, said in (("--publish-id", b"is not allowed"), ("--topic", b"valid UTF-8")):
-        done = subprocess.run([*words, option, b"night\xff"], input=b"", capture_output=True, check=False, timeout=60)
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert b"night\\udcff" in done.stderr
-        assert b"Traceback" not in done.stderr

@@ -23,17 +23,11 @@ def shop(partq: Partq) -> Partq:
 
 def test_subscriptions_come_and_go_and_are_listed(shop: Partq) -> None:
     both = ["bills/eu", "orders/*/eu/>"]
-    assert shop.json("queue", "subscribe", "EU", "a", "bills/eu") == {
-        "queue": "eu",
-        "subscribed": ["a"],
-        "subscriptions": ["a", *both],
-    }
+    done = shop.json("queue", "subscribe", "EU", "a", "bills/eu")
+    assert (done["queue"], done["subscribed"], done["subscriptions"]) == ("eu", ["a"], ["a", *both])
     assert "attracted a already: nothing to do." in shop("queue", "subscribe", "eu", "a").stdout
-    assert shop.json("queue", "unsubscribe", "eu", "a", "x") == {
-        "queue": "eu",
-        "unsubscribed": ["a"],
-        "subscriptions": both,
-    }
+    done = shop.json("queue", "unsubscribe", "eu", "a", "x")
+    assert (done["unsubscribed"], done["subscriptions"]) == (["a"], both)
     archive = {"queue": "archive", "subscriptions": [">"]}
     assert shop.json("queue", "subscriptions") == [archive, {"queue": "eu", "subscriptions": both}]
     assert shop("queue", "subscriptions", "eu").stdout == "bills/eu\norders/*/eu/>\n"
@@ -41,10 +35,8 @@ def test_subscriptions_come_and_go_and_are_listed(shop: Partq) -> None:
     assert "does not attract anything by its topic." in shop("queue", "subscriptions", "silent").stdout
     assert shop("queue", "subscriptions", "--namespace", "empty").stdout.startswith("No queue of namespace 'empty'")
     assert shop.json("queue", "subscriptions", "--topic", "bills") == [archive]
-    assert shop.json("queue", "subscriptions", "--topic", "orders/new/eu/de") == [
-        archive,
-        {"queue": "eu", "subscriptions": ["orders/*/eu/>"]},
-    ]
+    found = shop.json("queue", "subscriptions", "--topic", "orders/new/eu/de")
+    assert found == [archive, {"queue": "eu", "subscriptions": ["orders/*/eu/>"]}]
     shop("queue", "unsubscribe", "archive", ">")
     assert "attracts bills. Let one: partq queue" in shop("queue", "subscriptions", "--topic", "bills").stdout
     found = shop.json("publish", "--topic", "nobody", stdin=LINES)
@@ -57,14 +49,10 @@ def test_every_queue_that_attracts_the_topic_gets_it_once_also_one_that_comes_la
     found = shop.json(*words, stdin=LINES)
     assert (found["topic"], found["messages"], found["without_key"], found["unattracted"]) == ("bills/eu", 3, 1, 0)
     assert [(each["queue"], each["messages"]) for each in found["queues"]] == [("archive", 3), ("eu", 3)]
-    assert sum(each["messages"] for each in found["queues"][1]["partitions"]) == 3
-    assert shop.messages("silent") == []
     shop("queue", "subscribe", "silent", "bills/*")
     found = shop.json(*words, stdin=LINES)
-    assert [(each["queue"], each["published"], each["already_published"]) for each in found["queues"]] == [
-        ("archive", False, True),
-        ("eu", False, True),
-        ("silent", True, False),
+    assert [(each["queue"], each["published"]) for each in found["queues"]] == [
+        *(("archive", False), ("eu", False), ("silent", True))
     ]
     for queue in ("archive", "eu", "silent"):
         assert sorted(value for _, value in shop.messages(queue)) == ["1", "2", "3"]
