@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -114,7 +115,7 @@ def test_any_other_command_that_is_interrupted_ends_with_one_line_too(tmp_path: 
     assert (process.returncode, stderr) == (1, b"Error: interrupted\n")
 
 
-def azure(port: int) -> dict[str, str]:
+def azure(port: int) -> dict[str, Any]:
     """Credentials for a store at this port."""
     at = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={SECRET};BlobEndpoint=http://127.0.0.1:{port}/a;"
     return {"AZURE_STORAGE_CONNECTION_STRING": at}
@@ -201,7 +202,7 @@ def test_an_unreachable_store_is_waited_for_within_a_bound_and_told_in_one_line(
 @pytest.mark.azurite
 def test_the_same_commands_work_on_azure_blob_storage(partq: Partq, azurite: Azurite) -> None:
     where = ("--store", azurite.fresh_url(), "--retry-timeout", 1)
-    more = {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string_with(azurite.key)}
+    more: dict[str, Any] = {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string_with(azurite.key)}
     rows = [{"key": f"k{i}", "value": str(i)} for i in range(100)]
     partq("queue", "create", "orders", "--partitions", 2, *where, **more)
     for _ in range(2):
@@ -209,7 +210,7 @@ def test_the_same_commands_work_on_azure_blob_storage(partq: Partq, azurite: Azu
     printed = partq("browse", "orders", "--json", "--limit", 1000, *where, **more).stdout
     found = [json.loads(line) for line in printed.splitlines()]
     assert sorted((each["key"], each["value"]) for each in found) == sorted((row["key"], row["value"]) for row in rows)
-    wrong = {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string_with(SECRET)}
+    wrong: dict[str, Any] = {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string_with(SECRET)}
     refused = partq.error("queue", "list", "--store", azurite.fresh_url(), "--retry-timeout", 1, **wrong)
     assert "AZURE_STORAGE_CONNECTION_STRING" in refused
     partq("queue", "delete", "orders", "--yes", *where, **more)
