@@ -23,21 +23,6 @@ def offsets(stage: Stage) -> list[int | None]:
     return [stage.offset(p) for p in (0, 1)]
 
 
-def test_nothing_is_acknowledged_that_the_application_does_not_acknowledge(stage: Stage) -> None:
-    stage.publish(5, 4)
-    query, application = joined(stage)
-    query.drain()
-    stage.complete(query)
-    assert len(query.rows) == 9
-    assert offsets(stage) == [0, 0]
-    assert application.acknowledge({0: 3}) == {0}
-    query.drain()
-    assert offsets(stage) == [3, 0]
-    assert len(query.rows) == 9, "what is in hand does not come again by itself"
-    query.stop()
-    assert offsets(stage) == [3, 0]
-
-
 def test_what_was_not_given_out_cannot_be_acknowledged(stage: Stage) -> None:
     stage.publish(5, 4)
     query, application = joined(stage)
@@ -50,14 +35,6 @@ def test_what_was_not_given_out_cannot_be_acknowledged(stage: Stage) -> None:
         application.acknowledge({1: 4, 0: 6}, hand)
     query.stop()
     assert offsets(stage) == [0, 0]
-
-
-def test_a_flow_that_acknowledges_by_itself_refuses_the_application(stage: Stage) -> None:
-    stage.publish(1, 1)
-    stage.query("left").begun().drain()
-    application = Application(stage, "left")
-    with pytest.raises(partq.Invalid, match="give it the option ackMode=manual"):
-        application.acknowledge({0: 1})
 
 
 @pytest.mark.conformance("HAN-12")
@@ -91,23 +68,6 @@ def test_a_batch_that_nobody_looked_into_is_not_acknowledged_by_what_comes_after
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("SEQ-01")
-def test_a_new_process_gets_all_that_is_not_acknowledged_from_its_first_message(stage: Stage) -> None:
-    """Its application has forgotten whatever it had in memory, so Spark's own progress counts for nothing."""
-    stage.publish(5, 4)
-    query, application = joined(stage)
-    query.drain()
-    application.acknowledge({0: 3})
-    stage.publish(1, 0)
-    query.trigger()
-    seen = len(query.rows)
-    query.kill().start().drain()
-    assert sorted(query.rows[seen:]) == [*again(3, 6), *again(0, 4, 1)]
-    application.acknowledge({0: 6, 1: 4})
-    query.stop()
-    assert offsets(stage) == [6, 4]
 
 
 @OWNERSHIPS
@@ -191,26 +151,6 @@ def test_a_reader_that_is_replaced_within_a_batch_gives_it_out_again(single: Sta
 
 
 # --- handoffs ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("SEQ-01", "HAN-03")
-def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(staged: Staged) -> None:
-    stage = staged(handoff_s=2.0)
-    first, application = joined(stage)
-    stage.publish(5, 5)
-    first.trigger()
-    application.acknowledge({0: 2, 1: 2})
-    hand = application.in_hand()
-    first.run()
-    second, _ = joined(stage, "right")
-    second.run()
-    stage.until(lambda: len(second.rows) == 3)
-    (moved,) = second.partitions
-    assert second.rows == again(2, 5, moved)
-    stage.until(lambda: moved not in first.partitions)
-    assert moved in application.in_hand().lost
-    assert application.acknowledge({moved: 5}, hand) == frozenset(), "what the former owner says of it now"
-    assert stage.offset(moved) == 2
 
 
 @pytest.mark.conformance("SEQ-01", "HAN-02")

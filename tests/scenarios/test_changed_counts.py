@@ -44,26 +44,6 @@ def all_came(*queries: Query) -> Callable[[], bool]:
     return lambda: set(delivered(*queries)) == set(queries[0].stage.everything)
 
 
-@pytest.mark.conformance("RES-01", "RES-03")
-def test_what_came_after_the_change_waits_for_the_older_messages_of_its_keys_and_for_no_others(stage: Stage) -> None:
-    left, right = two(stage)
-    stage.publish(5, 5)
-    stage.alter(4)
-    stage.publish(1, 2, 3, 4)
-    until([left], lambda: len(left.partitions) == 2)
-    turns(left)
-    (more,) = set(left.partitions) - {0}
-    assert left.offsets(0) == [*range(6)], "a partition does not wait for itself"
-    if more == 2:
-        assert left.offsets(2) == [0, 1, 2], "everything that shares its keys is acknowledged"
-    else:
-        assert left.offsets(3) == [], "that which shares its keys is not"
-    turns(right)
-    stage.sleep(2.0)
-    until([left, right], all_came(left, right))
-    assert {row.marked for query in (left, right) for row in query.rows} == {False}
-
-
 @pytest.mark.conformance("RES-03", "CHK-03")
 def test_what_another_flow_has_not_acknowledged_is_waited_for_and_nobody_spins(stage: Stage) -> None:
     left, right = two(stage)
@@ -120,27 +100,6 @@ def test_a_query_alone_writes_down_at_once_what_it_waits_for_itself(alone: Stage
 
 
 # --- partitions that leave and come back ------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("RES-02", "RES-04")
-def test_a_removed_partition_is_delivered_to_its_end_and_its_number_goes_on_where_it_was(stage: Stage) -> None:
-    left, right = two(stage)
-    stage.publish(5, 5)
-    stage.alter(1)
-    stage.publish(3)
-    turns(left)
-    assert left.offsets(0) == [*range(5)], "the other partition is not finished"
-    assert right.partitions == (1,)
-    turns(right)
-    until([left, right], lambda: left.offsets(0) == [*range(8)])
-    until([left, right], lambda: stage.owner(1) == (None, 3))
-    assert stage.offset(1) == 5
-    assert [each.partition for each in stage.status().partitions] == [0]
-    stage.alter(2)
-    stage.publish(2, 2)
-    until([left, right], lambda: delivered(left, right) == stage.everything)
-    assert stage.owner(1)[1] == 4
-    assert not any(row.marked for query in (left, right) for row in query.rows)
 
 
 @pytest.mark.conformance("RES-03")
@@ -232,34 +191,6 @@ def test_a_run_up_to_now_waits_for_others_within_its_bound(stage: Stage, caplog:
 
 
 # --- without a group --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("RES-02", "RES-03")
-@pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "7"}, {"maxBytesPerTrigger": "60"}])
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_stream_without_a_group_keeps_every_key_in_order_over_several_counts(
-    alone: Stage, limit: dict[str, str], restarts: bool
-) -> None:
-    """Within a batch partitions run side by side, so messages of one key in two of them have no order."""
-    stream = alone.ungrouped(**limit).start()
-    for count in (4, 8, 3, 16, 3):
-        alone.alter(count)
-        for _ in range(2):
-            alone.publish_keys(KEYS)
-    while stream.trigger():
-        if restarts:
-            stream.kill().start()
-    assert all(stream.batches), "no batch is empty"
-    assert delivered(stream) == alone.everything
-    read = iter(stream.values)
-    last: dict[int, int] = {}
-    for batch in stream.batches:
-        places: dict[int, int] = {}
-        for row, value in zip(batch, read, strict=False):
-            number, key = divmod(int(value), len(KEYS))
-            assert places.setdefault(key, row.partition) == row.partition, "one key in two partitions of a batch"
-            assert last.get(key, -1) == number - 1
-            last[key] = number
 
 
 @pytest.mark.conformance("RES-02", "RES-03")

@@ -75,26 +75,6 @@ def test_what_the_application_was_refused_comes_again_before_what_is_newer(singl
     assert application.acknowledge({0: end}) == {0}
 
 
-@pytest.mark.parametrize("is_read", [False, True])
-def test_a_lease_that_ended_before_or_after_the_batch_is_read_is_no_failure(single: Stage, is_read: bool) -> None:
-    """The next instance gives out what the former one announced."""
-    query, application = joined(single)
-    single.publish(4)
-    query.plan()
-    if is_read:
-        assert len(query.deliver()) == 4
-    query.freeze()
-    single.sleep(11.0)
-    query.thaw()
-    assert query.deliver() == [], "another instance than that which announced it"
-    query.commit()
-    single.until(lambda: query.trigger() and bool(query.batches[-1]))
-    assert query.offsets(0) == [0, 1, 2, 3] * (2 if is_read else 1)
-    if is_read:
-        assert query.rows[4:] == again(0, 4)
-        assert application.in_hand().partitions == {0: (1, 0, 4, 1)}, "the second round"
-
-
 # --- from one way to the other ----------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import partq
-from tests.scenarios.stage import FOLDER, GROUP, OWNERSHIPS, Query, Stage, again, begun, delivered, new
+from tests.scenarios.stage import FOLDER, GROUP, OWNERSHIPS, Query, Stage, again, delivered, new
 
 CHECKPOINT_0 = f"{FOLDER}checkpoint/0"
 
@@ -74,22 +74,6 @@ def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_ret
 # --- who came last ----------------------------------------------------------------------------------------------------
 
 
-def test_what_the_first_had_not_acknowledged_comes_again_marked(alone: Stage) -> None:
-    first = one(alone, "first").begun(4, 4).plan()
-    first.deliver()
-    second = one(alone, "second").begun()
-    second.trigger()
-    assert alone.metadata(0)["redelivered_below"] == "4"
-    alone.publish(1, 1)
-    second.trigger()
-    assert sorted(second.rows) == [*again(0, 4), *new(4, 5), *again(0, 4, 1), *new(4, 5, 1)]
-    first.commit()
-    by_whom = r"flow 'second' \(instance .* took over partition 0 of group default/orders/billing at epoch 2"
-    with pytest.raises(partq.Fenced, match=by_whom):
-        first.trigger()
-    assert alone.offset(0) == 0, "the first one's acknowledgement came too late"
-
-
 @pytest.mark.conformance("HAN-05")
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_a_takeover_between_look_and_batch_delivers_nothing(alone: Stage, is_planned: bool) -> None:
@@ -102,36 +86,6 @@ def test_a_takeover_between_look_and_batch_delivers_nothing(alone: Stage, is_pla
     with pytest.raises(partq.Fenced, match="'second'"):
         first.trigger()
     assert first.rows == []
-
-
-def test_what_was_delivered_up_to_the_fence_counts_as_delivered(alone: Stage) -> None:
-    """The former owner may read and deliver more between the newcomer's look at the log and its fence."""
-    first, second = begun(one(alone, "first"), one(alone, "second"))
-    first.drain()
-    held = alone.hold("load", "checkpoint/0", by="second")
-    going = second.asking(second._trigger)
-    alone.until(lambda: held.is_waiting)
-    alone.publish(4, 4)
-    assert first.trigger()
-    held.release()
-    going.result()
-    second.drain()
-    assert len(first.rows) == 8
-    assert sorted(second.rows) == [*again(0, 4), *again(0, 4, 1)]
-
-
-@pytest.mark.conformance("FLO-07")
-def test_a_restart_takes_its_partitions_back_at_their_epochs_and_repeats_its_batch(alone: Stage) -> None:
-    query = one(alone).begun(4, 4).plan()
-    query.deliver()
-    query.kill().start().trigger()
-    assert query.batches[-1] == query.batches[-2]
-    assert query.epochs == {0: 1, 1: 1}
-    alone.publish(1, 1)
-    query.drain()
-    assert {row.marked for row in query.rows} == {False}
-    query.stop().start().drain()
-    assert query.epochs == {0: 1, 1: 1}
 
 
 def test_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(alone: Stage) -> None:
@@ -187,30 +141,6 @@ def test_an_idle_query_goes_on_from_where_it_was_taken_back_to(alone: Stage) -> 
     assert [row.marked for row in query.batches[-1]] == [False, False]
 
 
-@pytest.mark.conformance("HAN-03", "CHK-04")
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_batch_that_runs_while_it_is_taken_back_comes_again_marked(alone: Stage, is_killed: bool) -> None:
-    """More was published and delivered since the person's command looked at the log's end, to which it marks."""
-    query = one(alone, checkpointInterval="0s").begun(2, 2)
-    settled(query)
-    held = alone.hold("swap", "checkpoint/0", by="person")
-    going = alone.begin(lambda: alone.world.queue().rewind(GROUP, to=0, partitions=[0]))
-    alone.until(lambda: held.is_waiting)
-    alone.publish(2, 2)
-    query.plan()
-    query.deliver()
-    held.release()
-    going.result()
-    if is_killed:
-        query.kill().start()
-    else:
-        query.commit()
-    settled(query)
-    first = [row for row in query.rows if row.partition == 0]
-    assert first[:8] == [*new(0, 4), *again(0, 4)]
-    assert [alone.offset(p) for p in (0, 1)] == [4, 4]
-
-
 def test_what_was_announced_beside_a_partition_that_is_taken_back_is_not_skipped(alone: Stage) -> None:
     """That is met while the batch is announced: then nothing of it is delivered, and all of it comes again."""
     query = one(alone, "left").begun(4, 4)
@@ -256,17 +186,3 @@ def test_a_partition_that_was_removed_is_kept_until_its_last_batch_is_complete(a
     query.trigger()
     assert alone.offset(1) == 4
     assert 1 not in query.partitions
-
-
-@pytest.mark.conformance("RES-05")
-def test_what_another_queue_of_this_name_has_is_not_taken_for_a_rewind(alone: Stage) -> None:
-    query = one(alone).begun(4, 4).drain()
-    alone.do(lambda queue: queue.delete())
-    alone.create(partitions=2)
-    alone.publish(9, 9)
-    with pytest.raises(partq.Invalid, match="what was read so far is of a queue with id"):
-        query.trigger()
-    query.kill()
-    with pytest.raises(partq.Invalid, match="what was read so far is of a queue with id"):
-        query.start().trigger()
-    assert len(query.rows) == 8

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-import partq
 from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, delivered, new
 
 # --- AvailableNow -----------------------------------------------------------------------------------------------------
@@ -60,23 +59,6 @@ def test_available_now_waits_for_its_share_and_ends_as_a_standby(staged: Staged)
     assert third.partitions == ()
 
 
-def test_available_now_leaves_what_it_lost_to_the_new_owner_and_reads_what_it_gained(stage: Stage) -> None:
-    stage.publish(20, 20)
-    first, second = stage.query("first", maxMessagesPerTrigger="6"), stage.query("second")
-    first.start(available_now=True)
-
-    def another() -> None:
-        if first.rows and not second.batches:
-            second.begun().run()
-            stage.sleep(1.5)
-
-    first.during = another
-    first.drain()
-    stage.until(lambda: delivered(first, second) == stage.everything)
-    assert {row.marked for row in second.rows} == {False}
-    assert len(first.partitions) == 1
-
-
 # --- limits and ends --------------------------------------------------------------------------------------------------
 
 
@@ -89,33 +71,6 @@ def test_what_is_in_hand_is_bounded_whatever_the_trigger_allows(stage: Stage, ow
     query.deliver()
     query.commit().drain()
     assert [len(batch) for batch in query.batches] == [0, 7, 7, 6]
-
-
-def test_an_end_says_all_that_the_flow_has(stage: Stage) -> None:
-    """Also partitions without news, so that a restart can present them."""
-    query = stage.query().begun().drain()
-    stage.publish(0, 3)
-    query.trigger()
-    assert query.log[-1]["p"] == {"0": [1, 0, 0, 0], "1": [1, 0, 3, 0]}
-    told = {"queue": "orders", "group": "billing", "flow": query.name, "notify": query.report["notify"]}
-    partitions = {"0": {"epoch": 1, "end": 0, "lag": 0}, "1": {"epoch": 1, "end": 3, "lag": 0}}
-    assert query.report == {**told, "partitions": partitions}
-    assert query.report["notify"]
-
-
-def test_without_a_group_the_end_is_a_text_that_stays_and_a_repeated_batch_is_the_same(alone: Stage) -> None:
-    """Spark compares texts (spark-traps.md 6)."""
-    alone.publish(3, 4)
-    stream = alone.ungrouped().start()
-    stream.trigger()
-    end = stream.log[-1]
-    assert list(end) == ["v", "queue", "group", "flow", "publish", "p"]
-    assert end["p"] == {"0": [0, 0, 3, 0], "1": [0, 0, 4, 0]}
-    assert (end["v"], end["group"], end["flow"]) == (1, None, None)
-    alone.publish(2, 2)
-    alone.alter(5)
-    stream.kill().forget(1, commits=0).start()
-    assert stream.deliver() == stream.batches[0]
 
 
 # --- where a group begins ---------------------------------------------------------------------------------------------
@@ -154,20 +109,3 @@ def test_where_a_stream_without_a_group_begins_is_fixed_at_once(alone: Stage) ->
     alone.publish(1, 1)
     stream.kill().start().trigger()
     assert sorted(stream.rows) == [*new(2, 3), *new(2, 3, 1)]
-
-
-def test_what_was_trimmed_is_met_once_and_said(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.publish(5, 5)
-    strict, lenient = stage.ungrouped(), stage.ungrouped(failOnDataLoss="false")
-    for query in (strict, lenient):
-        query.start().trigger()
-        query.forget(1)
-        query.log[-1]["p"] = {"0": [0, 0, 2, 0], "1": [0, 0, 5, 0]}
-    stage.publish(0, 1)
-    stage.do(lambda queue: queue.trim({0: 5, 1: 5}))
-    with pytest.raises(partq.PartqError, match=r"offsets 2 to 5 of partition 0 .* `earliest`, or set failOnDataLoss"):
-        strict.trigger()
-    with caplog.at_level(logging.WARNING):
-        lenient.drain()
-    assert "offsets 2 to 5 of partition 0" in caplog.text
-    assert lenient.rows[10:] == new(5, 6, 1)

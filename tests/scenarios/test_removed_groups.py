@@ -134,19 +134,6 @@ def test_an_ownership_store_that_lost_everything_is_not_taken_for_a_removed_grou
     alone.until(lambda: set(delivered(query)) == set(alone.everything))
 
 
-def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(alone: Stage) -> None:
-    query = one(alone).begun(4, 4).plan()
-    query.deliver()
-    alone.remove_group()
-    alone.sleep(5.0)
-    query.commit()
-    with pytest.raises(partq.Invalid, match="was removed"):
-        query.trigger()
-    assert (alone.owner(0)[0], alone.offset(0)) in ((None, None), (query.name, 0))
-    other = one(alone, startingOffsets="latest").begun().drain()
-    assert other.rows == []
-
-
 @pytest.mark.parametrize("again", [True, False])
 def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_in_the_next(
     alone: Stage, again: bool

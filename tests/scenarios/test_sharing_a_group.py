@@ -7,44 +7,9 @@ from collections.abc import Callable
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, Stage, Staged, begun, delivered
+from tests.scenarios.stage import GROUP, Stage, Staged, again, begun, delivered
 
 # --- identity ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_offset_has_only_a_name_and_the_group_has_not_heard_of_it(stage: Stage) -> None:
-    stage.publish(3, 2)
-    query = stage.query().start().plan()
-    end = query.log[-1]
-    assert end["p"] == {}
-    assert end["flow"].startswith("flow-")
-    assert not stage.line.asked("swap", "/flows/")
-    assert query.announce() == end, "asked again, it is still the same flow"
-    query.commit().drain()
-    assert delivered(query) == stage.everything
-    assert not any(row.marked for row in query.rows)
-
-
-@pytest.mark.parametrize(
-    ("changed", "offset", "says"),
-    [
-        ({"flow": "right"}, {}, "belongs to flow 'left', this query has flow='right'"),
-        ({"flow": "left"}, {"flow": "other"}, "belongs to flow 'other', this query has flow='left'"),
-        ({"flow": "left", "group": "shipping"}, {}, "belongs to group 'billing', this query has group='shipping'"),
-        ({"flow": "left"}, {"group": None, "flow": None}, "belongs to a query without a group"),
-        (None, {}, "this query has no group"),
-    ],
-)
-def test_offsets_of_another_flow_or_group_are_refused(
-    stage: Stage, changed: dict[str, str] | None, offset: dict[str, None], says: str
-) -> None:
-    query = stage.query("Left").begun()
-    assert query.name == "left"
-    query.drain().stop()
-    query.log[-1] |= offset
-    other = stage.ungrouped() if changed is None else stage.query(**changed)
-    with pytest.raises(partq.Invalid, match=says):
-        other.goes_on_from(query).start().trigger()
 
 
 @pytest.mark.conformance("FLO-08")
@@ -59,19 +24,6 @@ def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(st
     stage.publish(1, 1)
     first.drain()
     assert (delivered(first), first.epochs) == (stage.everything, epochs)
-
-
-@pytest.mark.conformance("FLO-08")
-def test_a_process_that_was_replaced_while_it_was_frozen_is_the_twin_when_it_wakes(stage: Stage) -> None:
-    first = stage.query("left").begun().drain()
-    first.freeze()
-    other = stage.query("left").begun().drain()
-    first.thaw()
-    stage.publish(1, 1)
-    with pytest.raises(partq.Invalid, match="in use by another live process"):
-        first.trigger()
-    other.drain()
-    assert (first.rows, delivered(other)) == ([], stage.everything)
 
 
 @pytest.mark.conformance("FLO-08")
@@ -124,22 +76,6 @@ def test_without_a_coordinator_a_query_waits_for_its_answer_and_stays_alive_and_
     assert {row.marked for row in query.rows} == {False}
 
 
-@pytest.mark.conformance("FLO-05")
-def test_a_standby_gets_the_partition_of_who_leaves_and_others_are_told_why_they_wait(staged: Staged) -> None:
-    stage = staged(partitions=1, delay_s=5.0)
-    left, right = begun(stage.query("left"), stage.query("right"))
-    left.run(), right.run()
-    stage.until(lambda: left.partitions == (0,))
-
-    def active() -> dict[str, bool]:
-        return {flow.flow: flow.active for flow in stage.status().flows}
-
-    stage.until(lambda: active() == {"left": True, "right": False})
-    left.stop()
-    stage.until(lambda: right.partitions == (0,), 3.0)  # at once: no delay runs
-    stage.until(lambda: active() == {"right": True})
-
-
 def test_a_bind_that_fails_leaves_nobody_bound(stage: Stage) -> None:
     """The state cannot be read; nobody waits for a flow that is not there."""
     other, query = begun(stage.query("other"), stage.query("left"))
@@ -153,20 +89,6 @@ def test_a_bind_that_fails_leaves_nobody_bound(stage: Stage) -> None:
     stage.world.store.delete(f"default/orders/{GROUP}/ownership/state")
     (found,) = stage.do(lambda queue: queue.groups(ownership="store"))
     assert found.flows == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"flow": "a b"}, "flow"),
-        ({"flow": "-a"}, "flow"),
-        ({"flow": "a" * 64}, "flow"),
-        ({"sessionTimeout": "4s"}, "sessionTimeout"),
-    ],
-)
-def test_what_cannot_be_a_flow_is_refused_by_name(stage: Stage, options: dict[str, str], says: str) -> None:
-    with pytest.raises(partq.Invalid, match=says):
-        stage.query(**options).start().plan()
 
 
 # --- how a group is shared --------------------------------------------------------------------------------------------
@@ -192,20 +114,6 @@ def test_a_query_that_forgot_the_ownership_takes_nothing_from_those_who_share(st
         stage.sleep(0.5)
     stage.until(lambda: delivered(query) == stage.everything)
     assert (query.epochs, query.failure) == (epochs, None)
-
-
-@pytest.mark.parametrize("planned", [False, True])
-def test_a_query_that_starts_again_another_way_is_refused(stage: Stage, planned: bool) -> None:
-    """Also with a batch that it has to repeat."""
-    query = stage.query().begun(2, 2).drain().stop()
-    if planned:
-        stage.publish(1, 1)
-        query.start().plan()
-        query.stop()
-    other = stage.query(ownership="none").goes_on_from(query).start()
-    with pytest.raises(partq.Invalid, match="partq group alter"):
-        other.trigger()
-    assert other.rows == []
 
 
 def test_the_first_flow_that_joins_says_how_and_the_second_is_held_to_it(stage: Stage) -> None:
@@ -257,3 +165,74 @@ def test_who_gets_a_shared_group_for_himself_marks_what_its_flows_may_have_had(a
     other.drain()
     assert {row.offset for row in other.rows if row.marked} == {1, 2, 3}
     assert len(other.rows) == 8
+
+
+# --- handoffs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-03")
+def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged: Staged) -> None:
+    stage = staged(partitions=4)
+    first, second = stage.query("flow-1"), stage.query("flow-2")
+    first.begun().run()
+    stage.publish(5, 5, 5, 5)
+    stage.until(lambda: [stage.offset(p) for p in range(4)] == [5] * 4)
+
+    def read() -> set[str]:
+        calls = [each for each in stage.line.calls if "/checkpoint/" in each[2] and each[0] != "person"]
+        return {f"{kind} {name.rpartition('/')[2]}" for _, kind, name in calls if kind != "swap"}
+
+    stage.line.calls.clear()
+    for _ in range(20):
+        stage.publish(1, 1, 1, 1)
+        stage.sleep(1.0)
+    assert read() == set(), "not while it goes on, with acknowledgements by anybody"
+    second.begun().run()
+    stage.until(lambda: len(first.partitions) == len(second.partitions) == 2)
+    stage.sleep(2.0)
+    assert read() <= {f"load {p}" for p in second.partitions}, "only those that moved: fenced by the one, then claimed"
+    stage.line.calls.clear()
+    stage.rewind(to=3, partitions=[0])
+    stage.until(lambda: stage.offset(0) == 25)
+    stage.sleep(20.0)
+    assert read() <= {"list ", "load 0"}
+    assert stage.line.asked("list", "/checkpoint/", by="coordinator") == 1
+
+
+@pytest.mark.conformance("HAN-02", "HAN-04", "HAN-05")
+def test_a_handoff_waits_for_the_batch_that_is_planned_and_the_other_partition_is_delivered_meanwhile(
+    staged: Staged,
+) -> None:
+    stage = staged(handoff_s=20.0)
+    first = stage.query().begun(3, 3).plan()
+    second = stage.query().begun().run()
+    stage.sleep(3.0)
+    assert len(first.deliver()) == 6
+    stage.publish(3, 3)
+    first.announce()  # sees the pause; of what it may still deliver it has not heard that it is complete
+    first.commit()
+    first.trigger()
+    assert len({row.partition for row in first.batches[-1]}) == 1
+    stage.until(lambda: first.trigger() or delivered(first, second) == stage.everything)
+    assert {row.marked for row in second.rows} == {False}
+
+
+@pytest.mark.conformance("HAN-10")
+def test_a_partition_that_went_and_came_back_during_a_batch_is_not_acknowledged_by_it(staged: Staged) -> None:
+    """The flow has it again at a higher epoch, and what another was given of it meanwhile comes again."""
+    stage = staged(handoff_s=1.0)
+    first = stage.query("first", checkpointInterval="0s").begun(4, 4).plan()
+    first.deliver()
+    second = stage.query("second").begun()
+    stage.until(lambda: second.announce() != second.at)
+    second.plan()
+    assert len(second.deliver()) == 4
+    (moved,) = second.partitions
+    second.stop()
+    stage.until(lambda: stage.owner(moved) == ("first", 3))
+    stage.sleep(2.0)
+    first.commit()
+    first.plan()
+    stage.sleep(2.0)
+    assert (stage.offset(moved), stage.offset(1 - moved)) == (0, 4)
+    assert first.deliver() == again(0, 4, moved)

@@ -1,5 +1,5 @@
-"""What a query does while it has nothing to do, while a batch takes long, and while a store does not answer; what lives
-beside Spark's calls in its process: questions and words by its mailbox, faults that the next question meets, its end.
+"""What a query does while it has nothing to do, and while a batch takes long; what lives beside Spark's calls in its
+process: questions and words by its mailbox, faults that the next question meets, its end.
 """
 
 from __future__ import annotations
@@ -59,26 +59,17 @@ def paid(staged: Staged) -> Stage:
     return staged(paid=True)
 
 
-def settled_alone(stage: Stage) -> Query:
-    """A query that has its group to itself, and has handled and acknowledged what there was; nothing for long."""
-    query = stage.query("alone", ownership="none", checkpointInterval="10s").begun().run()
-    stage.publish(4, 3)
-    stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [4, 3])
-    stage.sleep(60.0)
-    stage.line.calls.clear()
-    return query
-
-
-def test_a_query_alone_lists_its_checkpoints_seldom_where_that_is_paid_for(paid: Stage) -> None:
-    query = settled_alone(paid)
-    paid.sleep(300.0)
-    assert query.failure is None
-    assert 3 <= paid.line.asked("list", "checkpoint/", by="alone") <= 10
-
-
 @pytest.mark.parametrize("change", ["rewound", "resized"])
-def test_what_people_change_is_noticed_as_soon_as_ever_where_looks_are_paid_for(paid: Stage, change: str) -> None:
-    query = settled_alone(paid)
+def test_a_query_alone_looks_seldom_where_that_is_paid_for_and_notices_changes_as_soon_as_ever(
+    paid: Stage, change: str
+) -> None:
+    query = paid.query("alone", ownership="none", checkpointInterval="10s").begun().run()
+    paid.publish(4, 3)
+    paid.until(lambda: [paid.offset(p) for p in (0, 1)] == [4, 3])
+    paid.sleep(60.0)
+    paid.line.calls.clear()
+    paid.sleep(300.0)
+    assert 3 <= paid.line.asked("list", "checkpoint/", by="alone") <= 10
     began_s = paid.now_s
     if change == "rewound":
         paid.rewind(to=1, partitions=[0])
@@ -153,48 +144,6 @@ def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(stage: Stage)
     stage.until(lambda: query.trigger() or set(delivered(query)) == set(stage.everything))
 
 
-# --- while a store does not answer ------------------------------------------------------------------------------------
-
-
-def test_while_the_store_is_away_nothing_is_delivered_and_then_it_goes_on(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = stage.query().begun().run()
-    stage.publish(2, 2)
-    stage.until(lambda: delivered(query) == stage.everything)
-    stage.publish(2, 2)
-    with caplog.at_level(logging.WARNING, "partq.flow"):
-        stage.weather.down_us = stage.now_us + 20_000_000
-        stage.sleep(19.0)
-        rows = len(query.rows)
-        stage.until(lambda: set(delivered(query)) == set(stage.everything))
-    assert rows == 4
-    assert query.failure is None
-    assert "nothing is delivered until the store answers again" in caplog.text
-    assert "going on" in caplog.text
-
-
-def test_the_store_is_not_waited_for_without_end(stage: Stage) -> None:
-    query = stage.query(retryTimeout="20s").begun().drain()
-    began_s = stage.now_s
-    stage.weather.down_us = stage.now_us + 600_000_000
-    with pytest.raises(partq.Unavailable):
-        query.trigger()
-    assert 20.0 <= stage.now_s - began_s < 32.0
-
-
-@pytest.mark.parametrize("is_answer", [True, False])
-@pytest.mark.parametrize("what", ["/flows/", "/beats/"])
-def test_what_was_announced_and_not_heard_of_is_taken_back(stage: Stage, what: str, is_answer: bool) -> None:
-    query = stage.query("left").begun(3, 3).drain()
-    stage.publish(6, 0)
-    lost = stage.lose("swap", what, by="left", answer=is_answer)
-    stage.until(lambda: query.trigger() or query.offsets(0) == [*range(9)])
-    assert lost() == 0
-    stage.until(lambda: query.trigger() or [stage.offset(p) for p in (0, 1)] == [9, 3])
-    assert query.epochs == {0: 1, 1: 1}
-
-
 @pytest.mark.conformance("HAN-02")
 def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Staged) -> None:
     """Its instance is over, and the next one's record says what the process knows: that nothing of it was delivered."""
@@ -236,17 +185,6 @@ def test_an_application_is_answered_while_spark_waits_in_a_long_idle_look(alone:
     assert query.offsets(0) == [0, 1, 2, 3]
 
 
-def test_an_application_is_told_that_the_reader_is_stuck(alone: Stage) -> None:
-    query, application = by_hand(alone)
-    held = alone.hold("load", "_head.json", by="left")
-    query.asking(query._trigger)
-    alone.until(lambda: held.is_waiting)
-    with pytest.raises(partq.Unavailable, match="waits for a store that does not answer: ask again later"):
-        application.in_hand()
-    held.release()
-    assert application.acknowledge({0: 3}) == {0}
-
-
 @pytest.mark.parametrize(
     ("message", "says"),
     [
@@ -260,14 +198,7 @@ def test_what_is_not_known_is_refused(alone: Stage, message: dict[str, object], 
         alone.begin(lambda: alone.world.around.mailboxes.ask("left", message)).result()
 
 
-def test_a_flow_that_nobody_can_tell_anything_is_refused_by_hand(alone: Stage) -> None:
-    alone.world.around.mailboxes.trouble = "no socket can be made"
-    query = alone.query("left", ownership="none", ackMode="manual").start()
-    with pytest.raises(partq.Invalid, match=r"flow 'left' of group .* cannot be reached by its application: no socket"):
-        query.drain()
-
-
-def test_a_flow_that_acknowledges_by_itself_goes_on_without_a_listener(
+def test_where_no_mailbox_can_be_made_a_flow_goes_on_without_a_listener_and_by_hand_it_is_refused(
     alone: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone.world.around.mailboxes.trouble = "no socket can be made"
@@ -279,6 +210,10 @@ def test_a_flow_that_acknowledges_by_itself_goes_on_without_a_listener(
     assert len(said) == 1, "once, and not at every trigger"
     assert alone.offset(0) == 1
     assert query.report["notify"] is None
+    query.stop()
+    other = alone.query("right", ownership="none", ackMode="manual").start()
+    with pytest.raises(partq.Invalid, match=r"flow 'right' of group .* cannot be reached by its application: no sock"):
+        other.drain()
 
 
 def test_a_flow_that_was_taken_over_beside_a_batch_learns_it_by_the_next_question(alone: Stage) -> None:
@@ -321,13 +256,15 @@ def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(alone: St
         application.in_hand()
 
 
-def test_stopping_does_not_wait_for_ever_for_a_thread_that_is_stuck(
+def test_a_reader_that_is_stuck_says_so_and_stopping_does_not_wait_for_it_for_ever(
     alone: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query, _ = by_hand(alone)
+    query, application = by_hand(alone)
     held = alone.hold("load", "_head.json", by="left")
     query.asking(query._trigger)
     alone.until(lambda: held.is_waiting)
+    with pytest.raises(partq.Unavailable, match="waits for a store that does not answer: ask again later"):
+        application.in_hand()
     began_s = alone.now_s
     alone.begin(query._reader.stop, query.host).result()
     assert alone.now_s - began_s <= 6.0
