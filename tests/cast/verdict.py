@@ -8,8 +8,8 @@ from typing import Final
 
 from tests.cast.journal import Place
 from tests.cast.publisher import key_of
-from tests.world.facts import Fact, Given, Lying, Sent
-from tests.world.judge import Judge, Violation
+from tests.world.facts import Fact, Given, Lying, Sent, Violation
+from tests.world.judge import Judge
 
 WITHIN_S: Final = 120.0
 """How long a message may wait for a flow, and then for its acknowledgement, since something befell anybody: longer than

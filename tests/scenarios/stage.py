@@ -19,11 +19,11 @@ import pytest
 import partq
 from tests.scenarios.driven import GROUP, QUEUE, Application, Query, Row, again, begun, delivered, new
 from tests.scenarios.ways import STEP_US, Act, Held, Instead, Line, Step
-from tests.support.scheduler import SECOND_US
 from tests.world.journey import Journey, Weather
 from tests.world.machine import Host
 from tests.world.ownership import Coordinator
 from tests.world.plan import Plan
+from tests.world.scheduler import SECOND_US
 from tests.world.spark import hear
 from tests.world.threads import Thread
 from tests.world.witness import key_of

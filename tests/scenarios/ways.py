@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tests.support.scheduler import SECOND_US, Crash
 from tests.world.journey import Journey
 from tests.world.machine import Machine
+from tests.world.scheduler import SECOND_US, Crash
 from tests.world.store import Road, TrueStore
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
 )
 
 from tests.spark.probe import Log, ProbeReader, ProbeWriter, calls, install
-from tests.support.scheduler import SECOND_US, Scheduler
 from tests.support.spark import QUERY_WAIT_S, Lab
 from tests.world.machine import Machine
+from tests.world.scheduler import SECOND_US, Scheduler
 from tests.world.sinks import written
 from tests.world.spark import Batch, QueryFailed, Reader, Run, SparkCheckpoint
 

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.journey import Weather
 from tests.world.ownership import LOSSES
 from tests.world.plan import URL, Event
 from tests.world.processes import Actor, Flow, Operator
 from tests.world.queries import Query
+from tests.world.scheduler import SECOND_US, Crash, Process
 
 if TYPE_CHECKING:
     from tests.world.world import World
 
 ACCIDENTS: Final = (
-    *("kill", "freeze", "twin", "storm", "outage", "refusals", "cut off"),
+    *("kill", "freeze", "twin", "storm", "outage", "refusals"),
     *("late", "slow", "request lost", "answer lost", "landed late"),
     *("rewind", "settings", "remake", *LOSSES),
 )
@@ -75,7 +75,6 @@ class Accidents:
             "storm": self._storm,
             "outage": self._outage,
             "refusals": self._outage,
-            "cut off": self._cut_off,
             **dict.fromkeys(LOSSES, self._forget),
         }
         """What each does at once; what it returns happens when its time is over."""
@@ -159,11 +158,6 @@ class Accidents:
         for weather in self._weathers(event.whom):
             weather.down_us = max(weather.down_us, until_us)
             weather.refuses = event.what == "refusals"
-
-    def _cut_off(self, event: Event) -> None:
-        """One process reaches ownership no more."""
-        until_us = self._world.now_us + round(event.for_s * SECOND_US)
-        self._world.weathers["ownership"].cut_us[event.whom] = until_us
 
     def _forget(self, event: Event) -> None:
         self._world.weathers["ownership"].lives += event.what != "flush"

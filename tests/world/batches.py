@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.support.judge import MOST_RATE_DIFFERENCE, demand
-from tests.world.facts import Beaten, Given, told
+from tests.world.facts import MOST_RATE_DIFFERENCE, Beaten, Given, demand, told
 
 Place = tuple[int, int]
 _LEAST: Final = 1 - MOST_RATE_DIFFERENCE

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from tests.support.judge import demand
-from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Removed
+from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Removed, demand
 
 Place = tuple[int, int]
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import partq
-from tests.support.judge import Violation, demand
-from tests.support.scheduler import SECOND_US
-from tests.world.facts import Acknowledged, Befell, Given, Handled, Row
+from tests.world.facts import Acknowledged, Befell, Given, Handled, Row, Violation, demand
 from tests.world.machine import Host
 from tests.world.plan import HABITS
 from tests.world.processes import Flow, row_of
+from tests.world.scheduler import SECOND_US
 
 if TYPE_CHECKING:
     from tests.world.world import World

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import partq
-from tests.support.judge import demand
 from tests.world.callers import AGAIN_S, Asker, Caller, Held
 from tests.world.event_loop import Loop
+from tests.world.facts import demand
 from tests.world.machine import Host
 from tests.world.threads import Thread
 

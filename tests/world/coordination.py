@@ -8,8 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.support.judge import MOST_RATE_DIFFERENCE, demand
-from tests.world.facts import Beaten, Checkpointed, Decided, Given, Led, Part, told
+from tests.world.facts import MOST_RATE_DIFFERENCE, Beaten, Checkpointed, Decided, Given, Led, Part, demand, told
 
 Owner = tuple[str, str]
 _LEAST: Final = 1 - MOST_RATE_DIFFERENCE

@@ -16,12 +16,12 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 import partq
 from partq_spark.spark.source import PartqDataSource
-from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.by_hand import ByHand
 from tests.world.facts import Given, Handled, Row
 from tests.world.machine import Host
 from tests.world.processes import RETRY_S
 from tests.world.query_plan import COPIES, NOWHERE, RESULTS
+from tests.world.scheduler import SECOND_US, Crash, Process
 from tests.world.sinks import Write, is_refusal
 from tests.world.spark import ENDS_A_QUERY, Batch, Interrupted, Planned, QueryFailed, Reader, Run
 from tests.world.threads import Lock

@@ -5,7 +5,7 @@ Times are true ones in microseconds; no process can see them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Row(NamedTuple):
@@ -225,3 +225,19 @@ class Told(NamedTuple):
 
 
 told = Told
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+MOST_RATE_DIFFERENCE: Final = 0.0002
+"""Two clocks differ in rate by at most so much."""
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen."""
+
+
+def demand(condition: bool, *what: object) -> None:
+    """Raise `Violation` with `what` unless the condition holds."""
+    if not condition:
+        raise Violation(" ".join(map(str, what)))

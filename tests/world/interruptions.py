@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import partq_spark
-from tests.support.scheduler import Scheduler, Strand
+from tests.world.scheduler import Scheduler, Strand
 
 _PACKAGE = Path(partq_spark.__file__).parent
 _SCOPE = tuple(f"{_PACKAGE}/{room}/" for room in ("client", "query", "group", "log"))  # no locks of C stand in these

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import partq
-from tests.support.scheduler import SECOND_US, Crash
 from tests.world.machine import Host, Machine
+from tests.world.scheduler import SECOND_US, Crash
 
 T = TypeVar("T")
 _TIME_OUT_S: Final = 0.5  # of one request, as the processes have it
@@ -32,7 +32,6 @@ class Weather:
     down_us: int = 0
     refuses: bool = False
     lives: int = 0
-    cut_us: dict[str, int] = field(default_factory=dict)  # by name: until then nothing answers these
     traps: list[Any] = field(default_factory=list)
 
 
@@ -50,8 +49,7 @@ class Journey:
             raise Crash
         self._travel()
         fate = self._fate(host, what, is_write)
-        name = host.process.name.partition("/")[0]
-        if scheduler.now_us < max(weather.down_us, weather.cut_us.get(name, 0)):
+        if scheduler.now_us < weather.down_us:
             fate = "outage"
         if fate == "late":
             lives = weather.lives

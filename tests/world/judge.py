@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tests.support.judge import Violation, demand
 from tests.world.batches import Batches
 from tests.world.bounds import Bounds
 from tests.world.coordination import Coordination
@@ -34,6 +33,7 @@ from tests.world.facts import (
     Sent,
     Writing,
     Wrote,
+    demand,
     told,
 )
 from tests.world.results import Results, origin
@@ -311,6 +311,3 @@ class Judge:
 
 def _acknowledged_us(history: Iterable[Checkpointed], offset: int) -> int:
     return next((each.at_us for each in history if each.offset > offset), 0)
-
-
-__all__ = ["Judge", "Violation"]

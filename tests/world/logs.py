@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import partq
-from tests.support.judge import demand
-from tests.support.scheduler import SECOND_US
-from tests.world.facts import Befell, Durable, Sent
+from tests.world.facts import Befell, Durable, Sent, demand
 from tests.world.log_plan import GRACE_S, HOUR_S
 from tests.world.machine import EPOCH_S, Host
 from tests.world.payloads import WIDTHS, number_of, text_of
 from tests.world.processes import Actor, Flow
+from tests.world.scheduler import SECOND_US
 
 if TYPE_CHECKING:
     from tests.world.world import World

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, partialmethod
 from types import ModuleType
 from typing import Any, Final
 from unittest import mock
@@ -42,8 +42,8 @@ from partq_spark.log import connect
 from partq_spark.log.sizes import LOG_SIZES
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
-from tests.support.scheduler import SECOND_US, Process, Scheduler, Strand
-from tests.world.threads import Lock, RLock, SimpleQueueType, StandIn, Thread, ThreadPoolExecutor
+from tests.world.scheduler import SECOND_US, Process, Scheduler, Strand
+from tests.world.threads import Lock, RLock, SimpleQueue, StandIn, Thread, ThreadPoolExecutor
 
 EPOCH_S: Final = 1_700_000_000
 _FIRST_PID: Final = 2**30  # no process of this machine has it
@@ -153,7 +153,8 @@ class Machine:
             "time_ns": lambda: int(self.unix_s() * 1e6) * 1000,
             "sleep": self.sleep,
         }
-        simple_queue, pool = SimpleQueueType(self), partial(ThreadPoolExecutor, machine=self)
+        simple_queue = type("SimpleQueue", (SimpleQueue,), {"__init__": partialmethod(SimpleQueue.__init__, self)})
+        pool = partial(ThreadPoolExecutor, machine=self)
         self.threading = StandIn(threading, names)
         stand_ins: dict[object, Any] = {
             threading: self.threading,
@@ -240,7 +241,7 @@ class Machine:
         us = 3600 * SECOND_US if timeout_s is None else max(1, round(timeout_s / strand.process.rate * SECOND_US))
         self._waiting.add(strand)
         try:
-            self.scheduler.wait_us(us)
+            self.scheduler.sleep_us(us)
         finally:
             self._waiting.discard(strand)
         error = self._signals.pop(strand, None)

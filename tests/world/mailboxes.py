@@ -10,8 +10,8 @@ from typing import Any, Final
 import partq
 from partq_spark.query import notify
 from partq_spark.query.notify import Address
-from tests.support.scheduler import SECOND_US, Strand
 from tests.world.machine import Host, Machine
+from tests.world.scheduler import SECOND_US, Strand
 from tests.world.threads import Thread
 
 Datagram = Mapping[str, Any]
@@ -132,5 +132,5 @@ class _Requester:
 
         box.begin(message, answered)
         while not answers and box.host.process.alive and scheduler.now_us < until_us:
-            scheduler.wait_us(min(until_us - scheduler.now_us, SECOND_US // 4))
+            scheduler.sleep_us(min(until_us - scheduler.now_us, SECOND_US // 4))
         return answers[0] if answers else None

@@ -18,11 +18,11 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, import_client, open_ownership
 from partq_spark.log.connect import shared_store
 from partq_spark.objects.api import ObjectStore
-from tests.support.scheduler import SECOND_US, Strand
 from tests.world.journey import Journey
 from tests.world.machine import Host, Machine
 from tests.world.plan import URL
 from tests.world.processes import Actor
+from tests.world.scheduler import SECOND_US, Strand
 
 LOSSES: Final = ("flush", "empty", "rollback")
 """It is emptied and says nothing of it; it is started again without data; with an old copy."""
@@ -46,7 +46,7 @@ class Coordinator(Actor):
             heads_look_s=1.0,
             frozen_after_s=min(plan.lease_timeout_s, 3.0),
             assumed_session_timeout_s=plan.session_timeout_s,
-            housekeeping=plan.housekeeping,
+            housekeeping=False,
             retry_most_s=2.0,
         )
         ownership = world.server.open(world.ownership_of(), store=shared_store(world.url, 0.0))

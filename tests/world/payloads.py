@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
 
-from tests.support.judge import demand
+from tests.world.facts import demand
 
 COLUMNS: Final = "key STRING, value BINARY NOT NULL, n TINYINT"
 """Of a typed queue, as it begins."""

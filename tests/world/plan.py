@@ -102,7 +102,6 @@ class Plan:
     max_handoff_time_s: float = 3.0
     way_us: int = 2_000
     paid: bool = False  # the store: each request costs
-    housekeeping: bool = False
     drift: float = 0.0  # of clocks
     log: LogPlan = LogPlan()  # noqa: RUF009 - it is frozen
     skew_s: float = 600.0  # of wall clocks where clocks drift, at most

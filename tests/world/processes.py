@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import partq
-from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
 from tests.world.machine import Host
 from tests.world.payloads import text_of
 from tests.world.plan import Event
+from tests.world.scheduler import SECOND_US, Crash, Process
 
 if TYPE_CHECKING:
     from tests.world.world import World

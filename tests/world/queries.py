@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import partq
-from tests.support.scheduler import SECOND_US, Process
 from tests.world.drivers import Driver
 from tests.world.facts import Befell
 from tests.world.plan import Event
 from tests.world.processes import Actor
 from tests.world.query_plan import HARMING, QueryPlan
+from tests.world.scheduler import SECOND_US, Process
 from tests.world.sinks import is_refusal, ways_out
 from tests.world.spark import SparkCheckpoint
 

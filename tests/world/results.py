@@ -8,8 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.support.judge import demand
-from tests.world.facts import Lying, Resolved, Writing, Wrote, told
+from tests.world.facts import Lying, Resolved, Writing, Wrote, demand, told
 
 Batch = tuple[str, int]
 """Writer and number."""

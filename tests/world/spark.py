@@ -23,9 +23,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import partq
 from partq_spark.spark.listener import PartqListener
 from partq_spark.spark.worker_process import prepare_worker
-from tests.support.scheduler import SECOND_US, Strand
 from tests.world.machine import Host, Machine
 from tests.world.mailboxes import Mailboxes
+from tests.world.scheduler import SECOND_US, Strand
 from tests.world.threads import SimpleQueue
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import count, islice
@@ -26,12 +27,14 @@ from tests.world.facts import (
     Part,
     Row,
     Sent,
+    Violation,
     Writing,
     Wrote,
 )
-from tests.world.judge import Judge, Place, Violation
+from tests.world.judge import Judge, Place
 from tests.world.log_plan import KEEPERS
 from tests.world.plan import HABITS, KINDS, Event, Plan, kind_of
+from tests.world.scheduler import SECOND_US, Scheduler
 from tests.world.world import World, run_seed
 
 MANY: Final = (
@@ -92,6 +95,22 @@ def test_each_seed_run_twice_gives_the_same_facts() -> None:
 def test_the_history_does_not_depend_on_hashes() -> None:
     """In these it did: a coordinator with two groups looks after the one or the other first."""
     assert len(histories_of(run_seed, (5, 49, 78, 88, 93, 143))) == 1
+
+
+def test_a_frozen_process_stands_still_while_its_own_clock_runs_on_and_what_never_ends_is_noticed() -> None:
+    scheduler, seen = Scheduler(random.Random(0)), list[float]()
+    process = scheduler.process("p", origin_s=600.0, rate=2.0)
+
+    def main() -> None:
+        while True:
+            process.sleep(1.0)
+            seen.append(process.now_s())
+
+    process.spawn("main", main)
+    scheduler.push(lambda: process.freeze(10 * SECOND_US), SECOND_US + 1)
+    with pytest.raises(RuntimeError, match="there is no end: p/main"):
+        scheduler.run(100 * SECOND_US, 4)
+    assert seen == pytest.approx([601.0, 602.0, 622.0], abs=1e-4)
 
 
 def test_a_failure_is_shrunk_to_the_events_that_it_needs() -> None:

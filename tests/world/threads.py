@@ -8,37 +8,12 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from tests.support.scheduler import Crash, Process, Scheduler, Strand
+from tests.world.scheduler import Crash, Strand
 
-
-class Host(Protocol):
-    """What a thread begins in."""
-
-    @property
-    def process(self) -> Process: ...
-
-
-class Machine(Protocol):
-    """What threads need of the simulated machine that they run on. `deaths`: what threads died of."""
-
-    deaths: list[BaseException]
-
-    @property
-    def scheduler(self) -> Scheduler: ...
-
-    @property
-    def host(self) -> Host: ...
-
-    @property
-    def strand(self) -> Strand: ...
-
-    def now_s(self) -> float: ...
-
-    def wait(self, timeout_s: float | None) -> None: ...
-
-    def adopt(self, thread: Thread, strand: Strand) -> None: ...
+if TYPE_CHECKING:
+    from tests.world.machine import Host, Machine
 
 
 class StandIn:
@@ -152,6 +127,9 @@ class RLock:
 class SimpleQueue:
     """As `queue.SimpleQueue`."""
 
+    def __class_getitem__(cls, _kind: object) -> type[Self]:
+        return cls
+
     def __init__(self, machine: Machine) -> None:
         self._filled = Lock(machine)
         self._filled.acquire()
@@ -172,19 +150,6 @@ class SimpleQueue:
 
     def empty(self) -> bool:
         return not self._items
-
-
-class SimpleQueueType:
-    """The class: `SimpleQueue[T]` names it, a call makes one."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-
-    def __getitem__(self, _kind: object) -> Self:
-        return self
-
-    def __call__(self) -> SimpleQueue:
-        return SimpleQueue(self._machine)
 
 
 class Thread:

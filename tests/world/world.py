@@ -14,12 +14,10 @@ from functools import partial
 from typing import Any, Final, Self
 
 import partq
-from tests.support.judge import Violation, demand
-from tests.support.scheduler import SECOND_US, Scheduler
 from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
 from tests.world.clients import Application
-from tests.world.facts import Befell, Fact, Lying, Removed, Resolved, told
+from tests.world.facts import Befell, Fact, Lying, Removed, Resolved, Violation, demand, told
 from tests.world.interruptions import Interrupter
 from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
@@ -33,6 +31,7 @@ from tests.world.plan import APPLICATION, Plan
 from tests.world.processes import RETRY_S, Actor, Flow, Operator, Publisher, patiently
 from tests.world.queries import Query
 from tests.world.query_plan import RESULTS, SUBSCRIPTIONS, queues_of
+from tests.world.scheduler import SECOND_US, Scheduler
 from tests.world.spark import Around
 from tests.world.store import Road, TrueStore
 

@@ -1,5 +1,5 @@
 """True time and order of a simulated world: strands of simulated processes run one at a time, in an order that a seed
-decides. All simulations run on this scheduler: the log's, ownership's and that of queries.
+decides.
 
 Nothing here knows stores, faults or what the processes do. A strand gives way only where it sleeps or waits; whatever
 it does in between happens at one instant of true time, which no process can see.
@@ -8,7 +8,6 @@ it does in between happens at one instant of true time, which no process can see
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -20,10 +19,6 @@ SECOND_US = 1_000_000
 
 class Crash(BaseException):
     """The end of a process where it sleeps or calls; not an `Exception`, so that no code under test handles it."""
-
-
-class Endless(RuntimeError):
-    """The most steps were made, and there is still something to do."""
 
 
 class Process:
@@ -56,11 +51,11 @@ class Process:
         """None of its strands goes on before the time is over, wherever it is; nothing is told to it."""
         self.frozen_until_us = max(self.frozen_until_us, self.scheduler.now_us + duration_us)
 
-    def spawn(self, name: str, run: Callable[[], None], delay_us: int = 0) -> Strand:
+    def spawn(self, name: str, run: Callable[[], None]) -> Strand:
         """Begin `run` beside the other strands, as a thread would."""
         strand = Strand(self, f"{self.name}/{name}", run)
         self.strands.append(strand)
-        self.scheduler.push(strand, delay_us)
+        self.scheduler.push(strand, 0)
         return strand
 
 
@@ -69,13 +64,12 @@ class Strand:
     to be raised in it where it sleeps or waits, unless `is_deaf`.
     """
 
-    __slots__ = ("greenlet", "is_deaf", "name", "process", "signal", "ticket", "woken")
+    __slots__ = ("greenlet", "is_deaf", "name", "process", "signal", "ticket")
 
     def __init__(self, process: Process, name: str, run: Callable[[], None]) -> None:
         self.process = process
         self.name = name
         self.ticket = 0
-        self.woken = False
         self.signal: BaseException | None = None
         self.is_deaf = False
         self.greenlet = greenlet.greenlet(run)
@@ -84,9 +78,9 @@ class Strand:
 class Scheduler:
     """Runs strands and timers by true time. What a strand raises comes out of `run`; `Crash` ends its process."""
 
-    def __init__(self, rng: random.Random, now_us: int = 0) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.now_us = now_us
+        self.now_us = 0
         self.steps = 0
         self.current: Strand | None = None
         self._hub: greenlet.greenlet | None = None
@@ -129,19 +123,9 @@ class Scheduler:
             signal, strand.signal = strand.signal, None
             raise signal
 
-    def wait_us(self, duration_us: int) -> bool:
-        """Sleep until `wake` is called, at most so long; whether it was."""
-        strand = self.current
-        if strand is None:
-            raise RuntimeError("only a strand waits")
-        strand.woken = False
-        self.sleep_us(duration_us)
-        return strand.woken
-
     def wake(self, strand: Strand, delay_us: int = 0) -> None:
-        """End a strand's wait, unless it has ended."""
+        """End a strand's sleep, unless it has ended."""
         if strand.process.alive:
-            strand.woken = True
             self.push(strand, delay_us)
 
     def interrupt(self, strand: Strand, signal: BaseException) -> None:
@@ -169,17 +153,16 @@ class Scheduler:
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self, until_us: int | None, most_steps: int) -> None:
-        """Until true time `until_us`, or nothing is left to do. Raises `Endless` beyond `most_steps`."""
+    def run(self, until_us: int, most_steps: int) -> None:
+        """Until true time `until_us`. Raises `RuntimeError` beyond `most_steps`."""
         self._hub = greenlet.getcurrent()
         try:
-            self._run(math.inf if until_us is None else until_us, most_steps)
+            self._run(until_us, most_steps)
         finally:
             self._hub = None
-        if until_us is not None:
-            self.now_us = max(self.now_us, until_us)
+        self.now_us = max(self.now_us, until_us)
 
-    def _run(self, until_us: float, most_steps: int) -> None:
+    def _run(self, until_us: int, most_steps: int) -> None:
         heap = self._heap
         while heap and heap[0][0] <= until_us:
             at_us, _, target, ticket = heappop(heap)
@@ -197,7 +180,9 @@ class Scheduler:
             self.now_us = at_us
             self.steps += 1
             if self.steps > most_steps:
-                raise Endless(f"{most_steps} steps, and at {at_us / SECOND_US:.1f} s there is no end: {target.name}")
+                raise RuntimeError(
+                    f"{most_steps} steps, and at {at_us / SECOND_US:.1f} s there is no end: {target.name}"
+                )
             self._switch(target)
 
     def _switch(self, strand: Strand) -> None:
