@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.house.test_metrics_files import ALERTS, ROOT
+from tests.house.test_metrics_files import ALERTS, METRICS, ROOT, series
 from tests.support.servers import prometheus_program
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
@@ -91,12 +91,12 @@ TROUBLE: Final[dict[str, dict[str, str | None]]] = {
 """What is otherwise than well; None: it is not told at all."""
 
 
-def outcome(series: dict[str, str], *firing: str) -> dict[str, Any]:
+def outcome(told: dict[str, str], *firing: str) -> dict[str, Any]:
     """Which alerts fire after 40 minutes, and no other."""
     counted = {f'alertname="{name}",': 1 for name in firing} | {"": len(firing)}
     return {
         "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "input_series": [{"series": name, "values": values} for name, values in told.items()],
         "promql_expr_test": [
             {
                 "expr": f'count(ALERTS{{{which}alertstate="firing"}})',
@@ -114,16 +114,6 @@ def promtool(*words: str) -> None:
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 
 
-def run(folder: Path, tests: list[dict[str, Any]]) -> None:
-    file = folder / "alerts.json"  # YAML, too
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    promtool("test", "rules", str(file))
-
-
-def test_the_rules_are_rules() -> None:
-    promtool("check", "rules", str(RULES))
-
-
 def test_the_configuration_for_kubernetes_is_one(tmp_path: Path) -> None:
     """But for how it finds pods, which the promtool of the tests was built without."""
     config = yaml.safe_load((RULES.parent / "kubernetes.yml").read_text(encoding="utf-8"))
@@ -135,15 +125,19 @@ def test_the_configuration_for_kubernetes_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance("OBS-02")
-def test_where_all_is_well_none_fires(tmp_path: Path) -> None:
-    run(tmp_path, [outcome(WELL)])
-
-
-@pytest.mark.conformance("OBS-02")
-def test_each_alert_fires_and_no_other(tmp_path: Path) -> None:
+def test_each_alert_fires_and_no_other_and_where_all_is_well_none(tmp_path: Path) -> None:
     assert TROUBLE.keys() == {alert["alert"] for alert in ALERTS}
-    tests = []
+    tests = [outcome(WELL)]
     for name, trouble in TROUBLE.items():
-        series = {each: values for each, values in {**WELL, **trouble}.items() if values is not None}
-        tests.append(outcome(series, name))
-    run(tmp_path, tests)
+        tests.append(outcome({each: values for each, values in (WELL | trouble).items() if values is not None}, name))
+    file = tmp_path / "alerts.json"  # YAML, too
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", str(file))
+
+
+def test_what_the_alerts_were_tried_with_is_what_partq_tells() -> None:
+    known = {name: metric.labels for metric in METRICS.values() for name in series(metric)}
+    for each in WELL:
+        name, labels = each.rstrip("}").split("{")
+        told = {label.partition("=")[0] for label in labels.split(",")}
+        assert told - {"instance", "job", "le"} == {*known[name]}, each

@@ -1,11 +1,17 @@
-"""The arrows of docs/architecture.md are the imports: none that is no import, and none missing."""
+"""The arrows of docs/architecture.md are the imports: none that is no import, and none missing; and the contracts of
+pyproject.toml hold.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import grimp
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,13 +54,27 @@ def reached(arrows: Arrows) -> Arrows:
     return found
 
 
-def test_each_arrow_is_an_import() -> None:
-    assert drawn() - imported() == set()
+def test_each_arrow_is_an_import_each_import_is_along_the_arrows_and_none_lead_back() -> None:
+    arrows, imports = drawn(), imported()
+    assert arrows - imports == set()
+    assert imports - reached(arrows) == set()
+    assert {one for one, other in reached(arrows) if one == other} == set()
 
 
-def test_each_import_is_along_the_arrows() -> None:
-    assert imported() - reached(drawn()) == set()
+@pytest.mark.conformance("API-01")
+def test_the_import_contracts_hold() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert f"Contracts: {len(contracts)} kept, 0 broken" in done.stdout, done.stdout + done.stderr
 
 
-def test_no_arrows_lead_back() -> None:
-    assert {one for one, other in reached(drawn()) if one == other} == set()
+def test_a_module_is_read_in_one_sitting() -> None:
+    modules = [path for package in ("partq_spark", "coordinator") for path in (ROOT / package).rglob("*.py")]
+    assert [path for path in modules if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.support.conformance import Ledger, Proof, read_statements, table
+from tests.support.conformance import read_statements
 
 TESTS = Path(__file__).parents[1]
 TOLD = re.compile(r"^([A-Z]{3}-\d{2}(?:, [A-Z]{3}-\d{2})*): ", re.MULTILINE)
@@ -34,25 +34,3 @@ def test_marks_name_statements_that_exist_and_every_one_has_a_test() -> None:
     known, carried = read_statements(), carried_ids()
     assert [(each, file) for each, file in carried if each not in known] == []
     assert sorted(known.keys() - {each for each, _ in carried}) == []
-
-
-def test_a_statement_is_proven_by_a_test_that_ran_and_passed() -> None:
-    passed, failed, waits = Proof(passed=True), Proof(failed=True), Proof()
-    for proofs, verdict in (
-        ([], "missing"),
-        ([waits], "missing"),
-        ([passed, waits], "passed"),
-        ([passed, failed], "failed"),
-        ([Proof(passed=True, failed=True)], "failed"),
-    ):
-        ledger = Ledger(statements={"DIS-01": "first"})
-        for number, proof in enumerate(proofs):
-            ledger.add("DIS-01", f"test_a[{number}]")
-            ledger.proofs[f"test_a[{number}]"] = proof
-        assert ledger.verdict("DIS-01") == verdict
-        assert ledger.unproven() == ([] if verdict == "passed" else ["DIS-01"])
-    cases = Ledger(statements={"DIS-01": "first"})
-    for case in ("file", "azure"):
-        cases.add("DIS-01", f"test_a[{case}]")
-        cases.proofs[f"test_a[{case}]"] = passed
-    assert list(table(cases)) == ["passed  DIS-01  first", " " * 16 + "passed: test_a (2 cases)"]

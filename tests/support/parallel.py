@@ -34,7 +34,7 @@ COMPUTING = (
     "tests/coordinator/core/test_invariants.py",
     "tests/coordinator/modelcheck/",
     "tests/docs/test_site.py",
-    "tests/house/test_import_contracts.py",
+    "tests/house/test_architecture.py",
     "tests/world/",
 )
 """Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of
