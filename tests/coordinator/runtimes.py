@@ -245,6 +245,8 @@ class HandFlow:
         return Owner(self.name, self.instance)
 
     def bind(self, mapping: Mapping[int, int]) -> None:
+        """A new instance, over a new connection: also when the store said that its record is gone or may be."""
+        self.store = self.world.server.open()
         found = self.store.read_flow(KEY, self.name)
         incarnation = self.store.incarnation()
         former: tuple[str, ...] = ()
@@ -286,11 +288,6 @@ class HandFlow:
             return {}
         return {n: p.epoch for n, p in self.world.state().partitions.items() if p.owner == self.owner}
 
-    def rebind(self, mapping: Mapping[int, int]) -> None:
-        """What a session does when the store tells it that its record is gone or may be: a new instance, its memory."""
-        self.store = self.world.server.open()
-        self.bind(mapping)
-
     def deliver(self, partition: int, end: int, *, acknowledged: int = 0) -> bool:
         """As a session does it: on condition that the state is still the one that says it may."""
         document = self.store.read_state(KEY)
@@ -325,3 +322,10 @@ def two_flows(*, delay_s: float = 0.0, handoff_s: float = 2.0) -> tuple[World, H
     world.run(delay_s + 2)
     assert world.counts() == {"a": 2, "b": 2}
     return world, a, b
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act

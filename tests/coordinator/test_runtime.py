@@ -1,11 +1,10 @@
-"""One group's leaders, step by step: none acts on what it knew before, and what a leader takes for true when it adopts
-a group is what is there now. What is shown of whole processes (two leaders, stores that forget, kills between calls)
-is in `tests/scenarios/test_coordination.py`.
+"""One group's leaders, step by step: what a leader tells and bounds, that it does not act on what it knew before, and
+what queue heads and checkpoints tell it. Whole processes (two leaders, stores that forget, kills between calls) are in
+`tests/world` and `tests/scenarios/test_coordination.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,37 +15,23 @@ from coordinator.bookkeeping import UNNAMED_S
 from coordinator.core.actions import Action
 from coordinator.core.events import Event, FlowBound
 from coordinator.core.machine import decide
-from coordinator.heads import group_facts
-from partq_spark.base.errors import Corrupt, Fenced, Unavailable
+from coordinator.heads import Heads, group_facts
+from coordinator.removed_partitions import RemovedPartitions
+from partq_spark.base.errors import Fenced, Invalid, Unavailable
 from partq_spark.group import lifecycle
+from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.documents.memory import Stored
 from partq_spark.group.model import GroupState, Owner, Phase, RebalanceStatus
-from partq_spark.group.ownership import StateDocument
-from partq_spark.log import admin
+from partq_spark.log import admin, groups
+from partq_spark.log.layouts import resized
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.api import Document
-from tests.coordinator.runtimes import KEY, SESSION_S, HandFlow, World, two_flows
+from tests.coordinator.runtimes import KEY, SESSION_S, World, raising, two_flows
 
 AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0)
-DELAY_S = 5.0
 
-
-def raising(error: Exception) -> Callable[[], None]:
-    def act() -> None:
-        raise error
-
-    return act
-
-
-def shared() -> tuple[World, HandFlow, HandFlow]:
-    """Two flows that share a queue, with messages in hand."""
-    world, a, b = two_flows(delay_s=DELAY_S)
-    for flow in (a, b):
-        for number in flow.mapping():
-            assert flow.deliver(number, 100)
-            flow.acknowledge(number, 60)
-    return world, a, b
+# --- what it tells, and its bounds ------------------------------------------------------------------------------------
 
 
 def test_a_decision_that_did_not_hold_is_not_told() -> None:
@@ -80,46 +65,30 @@ def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
     assert 0 < most <= 250
 
 
-def test_a_flow_that_was_forgotten_does_not_come_back_by_what_is_remembered() -> None:
-    """Something makes the leader look in full before it reads the records again, which it had done just before."""
-    for number in range(4):
-        world = World(partitions=1)
-        coordinator = world.coordinator()
-        a = world.flow("a")
-        world.settle()
-        standby = world.flow("b")
-        world.run(1 + number / 4)
-        standby.die()
-        while "b" in world.state().flows:
-            assert a.deliver(0, int(world.now_s * 4))
-            world.run(0.25)
-        world.altered(lambda head: replace(head, config=replace(head.config, rebalance_delay_s=77.0)))
-        coordinator.step()
-        assert world.state().settings.rebalance_delay_s == 77.0
-        assert set(world.state().flows) == {"a"}
-
-
-def test_a_leader_that_was_replaced_before_it_forgets_a_flow_forgets_nobody() -> None:
-    """Its successor may have given the flow partitions again: without its record nobody knows what it delivered."""
-    world = World(partitions=1)
+def test_a_state_against_the_invariants_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(partitions=2)
     coordinator = world.coordinator()
+
+    def wrong(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
+        after, actions = decide(state, event, now_s)
+        if isinstance(event, FlowBound):
+            partitions = {number: replace(each, phase=Phase.OWNED) for number, each in after.partitions.items()}
+            after = replace(after, partitions=partitions)
+        return after, actions
+
+    monkeypatch.setattr(runtime_module, "decide", wrong)
     world.flow("a")
-    world.settle()
-    standby = world.flow("b")
-    world.settle()
-    standby.die()
-    kept: list[bool] = []
+    world.run(10)
+    assert world.owners() == {0: None, 1: None}
+    assert world.checkpoints() == {}, "nothing was done about it either"
+    assert "partition 0 is owned" in str(world.log.of("state_refused")[0]["reason"])
+    assert max(coordinator.step() for _ in range(20)) > 1.0, "with growing pauses"
+    monkeypatch.undo()
+    world.run(6)
+    assert world.counts() == {"a": 2}
 
-    def replaced() -> None:
-        state = world.server.state_of(KEY)
-        assert state is not None
-        world.server.open().swap_state(KEY, state.body, token="successor", expected=state.token)
-        coordinator.at("renew_lease", lambda: kept.append("b" in world.server.records_of(KEY)))
 
-    coordinator.at("forget_flow", replaced)
-    world.run(SESSION_S * 3)
-    assert kept == [True]
-    assert "b" not in world.server.records_of(KEY), "forgotten under the state as it is by now"
+# --- what it takes for true -------------------------------------------------------------------------------------------
 
 
 def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
@@ -128,9 +97,8 @@ def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
     first = world.coordinator("c1")
     world.flow("a")
     world.settle()
-    old = group_facts(world.queue.head, world.queue.head.groups[KEY.group])
-    six = structs.replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
-    world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6, earliest=(0,) * 6))
+    old = first.facts()
+    world.altered(lambda head: resized(head, 6))
     world.settle()
     assert world.counts() == {"a": 6}
     first.runtime.release()
@@ -162,13 +130,13 @@ def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone(
     # Once it has left, another query may have the group alone again, and a new leader leaves it at that.
     flow.unbind()
     world.run(30)
-    assert {each.owner for each in world.checkpoints().values()} == {None}
     for partition, mark in world.checkpoints().items():
+        assert mark.owner is None
         checkpoints.fence(partition, to=alone, epoch=mark.epoch + 1, start=0, delivered=None)
     world.coordinators[0].stopped = True
-    world.coordinator("c2")
+    second = world.coordinator("c2")
     world.run(60)
-    assert world.coordinators[1].runtime.leading
+    assert second.runtime.leading
     assert {each.owner for each in world.checkpoints().values()} == {alone}
 
 
@@ -205,157 +173,79 @@ def test_records_that_were_read_across_a_restart_are_not_used() -> None:
     assert {each.owner for each in world.checkpoints().values()} == {a.owner}, "nothing was fenced by an old copy"
 
 
-def test_a_state_against_the_invariants_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(partitions=2)
-    coordinator = world.coordinator()
-
-    def wrong(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
-        after, actions = decide(state, event, now_s)
-        if isinstance(event, FlowBound):
-            partitions = {number: replace(each, phase=Phase.OWNED) for number, each in after.partitions.items()}
-            after = replace(after, partitions=partitions)
-        return after, actions
-
-    monkeypatch.setattr(runtime_module, "decide", wrong)
-    world.flow("a")
-    world.run(10)
-    assert world.owners() == {0: None, 1: None}
-    assert world.checkpoints() == {}, "nothing was done about it either"
-    assert "partition 0 is owned" in str(world.log.of("state_refused")[0]["reason"])
-    assert max(coordinator.step() for _ in range(20)) > 1.0, "with growing pauses"
-    monkeypatch.undo()
-    world.run(6)
-    assert world.counts() == {"a": 2}
-
-
 @pytest.mark.conformance("OWN-03")
 @pytest.mark.parametrize("harm", ["cut off", "impossible", "not of partq"])
 def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str) -> None:
-    world, a, b = shared()
-    mappings = {flow: flow.mapping() for flow in (a, b)}
+    world, *flows = two_flows()
+    mappings = [flow.mapping() for flow in flows]
     state = world.state()
-    number = min(a.mapping())
+    number = min(mappings[0])
     nobodys = replace(state.partitions[number], owner=None)
     body = encode_state(replace(state, partitions={**state.partitions, number: nobodys}), world.now_s)
-    store = world.server.open()
-    document = store.read_state(KEY)
-    assert isinstance(document, StateDocument)
+    written = world.server.state_of(KEY)
+    assert written is not None
     if harm == "not of partq":
         world.server.groups[KEY]["state"] = Stored(world.token(), b'[{"token":"t', world.now_s)
-        for flow in (a, b):
+        for flow in flows:
             assert flow.store.beat(KEY, flow.name, flow.instance), "heartbeats go on, or leases would end"
     else:
-        store.swap_state(KEY, body if harm == "impossible" else body[:-9], token="harmed", expected=document.token)
+        broken = body if harm == "impossible" else body[:-9]
+        world.server.open().swap_state(KEY, broken, token="harmed", expected=written.token)
     world.settle()
     (told,) = (facts for level, event, facts in world.log if event == "group_adopted" and level == "error")
     assert "begins anew with the checkpoints" in str(told["reason"])
-    for flow, mapping in mappings.items():
-        flow.rebind(mapping)
+    for flow, mapping in zip(flows, mappings, strict=True):
+        flow.bind(mapping)
     world.settle()
-    assert {flow: flow.mapping() for flow in (a, b)} == mappings
+    assert [flow.mapping() for flow in flows] == mappings
     assert world.state().status is RebalanceStatus.READY
 
 
+def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> None:
+    world = World()
+    only = world.coordinator()
+    world.flow("a")
+    world.run(3)
+    written = world.server.state_of(KEY)
+    assert written is not None
+    world.server.open().swap_state(KEY, written.body, token="somebody", expected=written.token)
+    only.step()
+    assert "another coordinator wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
+    after = world.server.state_of(KEY)
+    assert after is not None
+    assert after.token != "somebody", "from now on that one's swaps fail"
+
+
 @pytest.mark.conformance("OWN-03")
-@pytest.mark.parametrize("how", ["lost", "lost beside a former one", "damaged", "removed as nobody's"])
-def test_a_flow_whose_record_is_gone_before_it_was_taken_in_binds_anew(how: str) -> None:
+def test_a_flow_whose_record_is_lost_before_it_was_taken_in_binds_anew() -> None:
     """It only beats, because it has nothing to deliver; so its heartbeat is what must fail."""
-    world, _, b = shared()
-    group = world.server.groups[KEY]
-    flow = b if how == "lost beside a former one" else HandFlow(world, "c")
-    mapping = b.mapping() if flow is b else {}
-    b.beats = flow is not b  # it beats below
-    flow.bind(mapping)
-    flow.beats = False
-    name = f"flows/{flow.name}/{flow.instance}"
-    if how == "damaged":
-        group[name] = group[name]._replace(value=b"{}", token=world.token())
-        with pytest.raises(Corrupt, match=name):
-            world.coordinators[0].step()
-    if how == "removed as nobody's":  # its bind took too long: then its heartbeat comes
-        heart = group.pop(f"beats/{flow.name}")
-        world.coordinators[0].runtime.release()
-        world.run(UNNAMED_S + 5)
-        assert name not in group
-        group[f"beats/{flow.name}"] = heart
-    else:
-        del group[name]
-    for _ in range(5):
-        world.run(1)
-        try:
-            flow.store.beat(KEY, flow.name, flow.instance)
-        except Fenced:
-            break
-    assert not [each for each in group if each.endswith(f"/{flow.name}")], "nothing is left of it"
-    flow.rebind(mapping)
+    world, _, b = two_flows(delay_s=5.0)
+    mapping = b.mapping()
+    b.bind(mapping)
+    b.beats = False
+    del world.server.groups[KEY][f"flows/b/{b.instance}"]
     world.run(1)
-    assert world.state().flows[flow.name].instance == flow.instance
-    assert b.mapping() == mapping or flow is not b
+    with pytest.raises(Fenced):
+        b.store.beat(KEY, "b", b.instance)
+    b.bind(mapping)
+    world.run(1)
+    assert b.mapping() == mapping
 
 
 def test_records_that_no_heartbeat_names_are_removed_once_in_a_term() -> None:
     """A bind that did not come to its end left one, and another was left where the heartbeat was evicted."""
-    world, a, b = shared()
+    world, a, b = two_flows()
     group = world.server.groups[KEY]
-    (own,) = (name for name in group if name.startswith("flows/a/"))
+    own = group[f"flows/a/{a.instance}"]
     half, evicted = "flows/c/0123456789abcdef", "flows/d/0123456789abcdef"
-    group[half] = group[evicted] = group[own]
+    group[half] = group[evicted] = own
     world.coordinators[0].runtime.release()
     world.run(3)
-    group["flows/e/0123456789abcdef"] = group[own]  # a bind that is under way at the second look
+    group["flows/e/0123456789abcdef"] = own  # a bind that is under way at the second look
     assert {half, evicted} <= set(group), "one look is no look: a bind may be under way"
     world.run(UNNAMED_S + 1)
-    assert {name for name in group if name.startswith("flows/")} == {
-        f"flows/a/{a.instance}",
-        f"flows/b/{b.instance}",
-        "flows/e/0123456789abcdef",
-    }
-
-
-def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
-    """It was rewound while nobody could read it."""
-    world, a, _ = two_flows(delay_s=DELAY_S)
-    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
-    number = min(a.mapping())
-    name = checkpoints.name_of(number)
-
-    def swapped(change: dict[str, str]) -> dict[str, str]:
-        found = world.objects.load(name)
-        assert isinstance(found, Document)
-        world.objects.swap(name, {**found.metadata, **change}, expected=found.etag)
-        return dict(found.metadata)
-
-    was = swapped({"epoch": "x"})
-    admin.count_rewind(world.queue, KEY.group)
-    world.run(2)
-    (told,) = world.log.of("checkpoint_damaged")
-    assert told["partition"] == number
-    swapped(was)
-    checkpoints.rewind(number, 0, fence=True, delivered=0)
-    world.run(10)
-    assert [facts["partition"] for facts in world.log.of("checkpoint_repaired")] == [number]
-    assert world.counts() == {"a": 2, "b": 2}
-    assert world.checkpoints()[number].epoch > 2
-
-
-def test_a_flow_of_a_former_queue_is_not_taken_in_nor_one_whose_record_is_gone_kept() -> None:
-    """The former one's record lies under the same names, and it lives. The other one binds anew if it lives."""
-    world = World(partitions=2)
-    coordinator = world.coordinator()
-    flow = world.flow("a")
-    world.settle()
-    store = world.server.open()
-    (record,) = store.read_flows(KEY).values()
-    store.bind(KEY, replace(record, flow="b", instance="b1", queue_id="former", mapping={}), replaces=None)
-    world.run(5)
-    assert [*world.state().flows] == ["a"]
-    state = world.server.state_of(KEY)
-    assert state is not None
-    assert store.forget_flow(KEY, "a", flow.instance, state_token=state.token)
-    flow.die()
-    world.now_s += 1.0
-    coordinator.step()
-    assert not world.state().flows["a"].bound
+    left = {f"flows/a/{a.instance}", f"flows/b/{b.instance}", "flows/e/0123456789abcdef"}
+    assert {name for name in group if name.startswith("flows/")} == left
 
 
 def test_records_of_a_former_life_of_the_store_are_removed_and_ownership_follows_the_state() -> None:
@@ -377,17 +267,134 @@ def test_records_of_a_former_life_of_the_store_are_removed_and_ownership_follows
     assert owned() == [(None, 2)] * 2
 
 
-def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> None:
-    world = World()
-    only = world.coordinator()
-    world.flow("a")
+# --- checkpoints that were rewound, or cannot be read -----------------------------------------------------------------
+
+
+def rewind(world: World, partition: int) -> None:
+    store = lifecycle.checkpoints_of(world.queue, KEY.group)
+    store.rewind(partition, 0, fence=True, delivered=world.queue.refresh().next[partition])
+
+
+@pytest.mark.conformance("CHK-03")
+def test_checkpoints_are_listed_once_for_a_rewind_and_not_in_other_rounds() -> None:
+    world, *_ = two_flows()
+    (first,) = world.coordinators
+    old, listed = first.facts(), first.calls("objects.list")
+    world.run(30)
+    rewind(world, 0)
+    world.run(5)
+    assert not listed, "it is the head that tells"
+    for times in (1, 2):  # somebody repeated the command
+        admin.count_rewind(world.queue, KEY.group)
+        world.run(30)
+        assert len(listed) == times
+    first.runtime.step(old)
+    world.run(1)
+    assert len(listed) == 2, "old facts are confirmed before anything is listed"
+    rewind(world, 0)
+    admin.count_rewind(world.queue, KEY.group)
+    first.stopped = True
+    listed = world.coordinator("c2").calls("objects.list")
+    world.run(20)
+    assert len(listed) == 1, "to adopt the group, and not for the rewind once more"
+    assert world.counts() == {"a": 2, "b": 2}
+
+
+def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
+    """It was rewound while nobody could read it."""
+    world, a, _ = two_flows(delay_s=5.0)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    number = min(a.mapping())
+    name = checkpoints.name_of(number)
+    found = world.objects.load(name)
+    assert isinstance(found, Document)
+    damaged = world.objects.swap(name, {**found.metadata, "epoch": "x"}, expected=found.etag)
+    admin.count_rewind(world.queue, KEY.group)
+    world.run(2)
+    assert [facts["partition"] for facts in world.log.of("checkpoint_damaged")] == [number]
+    world.objects.swap(name, found.metadata, expected=damaged)
+    rewind(world, number)
+    world.run(10)
+    assert [facts["partition"] for facts in world.log.of("checkpoint_repaired")] == [number]
+    assert world.counts() == {"a": 2, "b": 2}
+    assert world.checkpoints()[number].epoch > 2
+
+
+# --- partitions that the queue has lost -------------------------------------------------------------------------------
+
+
+def begun_at_the_end() -> World:
+    """As with `startingOffsets=latest`: the group begins where partitions 2 and 3 end, which then leave the queue."""
+    world = World(partitions=4)
+    world.published(10)
+    starts = (0, 0, *world.queue.head.next[2:])
+    world.altered(lambda head: replace(head, groups={KEY.group: structs.replace(head.groups[KEY.group], start=starts)}))
+    return world
+
+
+@pytest.mark.conformance("RES-02", "CHK-04")
+def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back() -> None:
+    """The partitions that share its keys wait for it, so somebody has to have it, until it is delivered to its end."""
+    world = begun_at_the_end()
+    world.coordinator()
+    a = world.flow("a")
     world.run(3)
-    store = world.server.open()
-    document = store.read_state(KEY)
-    assert isinstance(document, StateDocument)
-    store.swap_state(KEY, document.body, token="somebody", expected=document.token)
-    only.step()
-    assert "another coordinator wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
-    after = world.server.state_of(KEY)
-    assert after is not None
-    assert after.token != "somebody", "from now on that one's swaps fail"
+    world.altered(lambda head: resized(head, 2))
+    world.run(3)
+    assert [*world.owners()] == [0, 1], "nothing of the others is the group's to deliver"
+    assert world.checkpoints()[2].offset == 10
+    rewind(world, 2)
+    admin.count_rewind(world.queue, KEY.group)
+    world.run(3)
+    assert world.owners() == {0: "a", 1: "a", 2: "a"}
+    assert world.checkpoints()[2].offset == 0
+    assert a.deliver(2, 10)
+    a.acknowledge(2, 10)
+    world.run(3)
+    assert [*world.owners()] == [0, 1]
+
+
+@pytest.mark.conformance("RES-02")
+def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
+    """It is still where the group begins, at its end. One that cannot be read is not known to be there."""
+    world = begun_at_the_end()
+    world.altered(lambda head: resized(head, 2))
+    head = world.queue.refresh()
+    later = group_facts(head, structs.replace(head.groups[KEY.group], start=head.next))
+    assert (later.leaving, later.partitions) == ({}, (0, 1)), "a group that began after the change has none of it"
+    former = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    former.fence(2, to=None, epoch=1, start=0, delivered=None)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    admin.count_rewind(world.queue, KEY.group)
+    head = world.queue.refresh()
+    facts = group_facts(head, head.groups[KEY.group])
+    assert facts.starts == {0: 0, 1: 0, 2: 10, 3: 10}, "removed ones too begin where their group does"
+    leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
+    assert leaving.finished(facts) == {2: 10, 3: 10}
+    assert leaving.finished(replace(facts, rewinds=facts.rewinds + 1)) == {}, "that was before the rewind"
+    assert leaving.finished(replace(facts, leaving={2: 15, 3: 10})) == {3: 10}
+    world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)
+    leaving.forget()
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
+
+
+# --- whose groups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ownership", "seen"),
+    [("redis://h:6379/0", "billing redis"), ("rediss://h", "billing redis"), ("store", "billing store")],
+)
+def test_groups_are_seen_that_are_shared_by_this_ownership_and_those_of_which_nobody_said_it(
+    ownership: str, seen: str
+) -> None:
+    world = World(partitions=1)  # with a group of which nobody said it
+    for group, kind in {"none": "none", "store": "store", "redis": "redis://elsewhere:1/0"}.items():
+        admin.create_group(world.queue, group, [0], ownership=kind)
+    heads = Heads(world.objects, KEY.namespace, ownership=ownership)
+    heads.look(KEY.queue)
+    assert sorted(key.group for key in heads.groups()) == seen.split()
+    groups.change_ownership(world.queue, KEY.group, world.queue.refresh().groups[KEY.group], "none")
+    with pytest.raises(Invalid, match="is shared in another way now"):
+        heads.now(KEY)
