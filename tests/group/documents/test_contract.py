@@ -1,25 +1,33 @@
-"""Contract of every kind of documents: steps in order, each on its condition, and what a call promises."""
+"""Contract of every kind of documents: any operations have the answers of a plain dictionary; and what a call promises
+besides.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
+from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partq_spark.group.documents.api import (
+    LISTED,
     Announce,
     Audience,
+    DocumentOperation,
     Documents,
     Found,
-    Listed,
     Listing,
     Load,
     Names,
     Remove,
     Swap,
+    Value,
 )
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
@@ -28,11 +36,12 @@ from partq_spark.objects import open_store
 from partq_spark.objects.api import UNCHANGED
 from partq_spark.objects.azure_access import CONNECTION_STRING
 from tests.group.ownership.redis_servers import an_object_store
+from tests.support.properties import examples
 from tests.support.servers import Azurite, RedisServer
 
 KEY = GroupKey("default", "orders", "billing")
 OTHER = GroupKey("default", "orders", "billing-2")
-BODY, FIELDS = b'{"x":1}', {"instance": "i1", "count": "7"}
+FIELDS = {"instance": "i1", "count": "7"}
 
 Open = Callable[[GroupKey | None], Documents]
 
@@ -75,107 +84,89 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         documents.close()
 
 
-@pytest.fixture
-def documents(opening: Open) -> Documents:
-    """One user."""
-    return opening(None)
+NAMES: Final = ("state", "leader", "flows/a/i1", "flows/b/i2", "beats/a", "beats/b", "ownership/3", "ownership/12")
+Told = dict[str, tuple[str, Value]]
+"""The oracle: token and value of each document of a group."""
 
 
-def written(documents: Documents, name: str, value: bytes | dict[str, str] = BODY, expected: str | None = None) -> str:
-    """Its token."""
-    (token,) = documents.ask(KEY, Swap(name, value, expected))
-    assert token
-    return token
+def an_operation(draw: Random, told: Told) -> DocumentOperation[Any]:
+    """Mostly with the token that is there; each value is another one."""
+    name = draw.choice(NAMES)
+    token = told[name][0] if name in told else None
+    expected = draw.choice([token, token, token, None, "t0"])
+    serial = f"{draw.random()}"
+    value: Value = {"instance": "i1", "n": serial} if name.partition("/")[0] in LISTED else f'{{"n":{serial}}}'.encode()
+    return draw.choice(
+        [
+            *[Swap(name, value, expected, optional=draw.random() < 0.2)] * 4,
+            *(Load(name), Load(name, known=expected, aged=True), Remove(name, expected)),
+            *(Names(draw.choice(["flows", *LISTED])), Listing(draw.choice(LISTED), aged=draw.random() < 0.5)),
+        ]
+    )
 
 
-def loaded(documents: Documents, name: str) -> Found:
-    """What is there."""
-    (found,) = documents.ask(KEY, Load(name, aged=True))
-    assert isinstance(found, Found)
-    return found
+def check(told: Told, operations: Sequence[DocumentOperation[Any]], answers: Sequence[Any]) -> None:
+    """They are done in order, and the first condition that does not hold ends them."""
+    ended = False
+    for operation, answer in zip(operations, answers, strict=True):
+        token, value = told.get(getattr(operation, "name", ""), (None, b""))
+        below = f"{getattr(operation, 'folder', '')}/"
+        if ended:
+            assert answer == operation.NOT_DONE
+        elif isinstance(operation, Swap):
+            fits = operation.expected == token
+            assert bool(answer) is fits
+            if fits:
+                assert answer != token
+                told[operation.name] = (answer, operation.value)
+            ended = not fits and not operation.optional
+        elif isinstance(operation, Remove):
+            assert answer is (token is None or operation.expected in (None, token))
+            ended = not answer
+            if answer:
+                told.pop(operation.name, None)
+        elif isinstance(operation, Load):
+            if token is None or token == operation.known:
+                assert answer is (None if token is None else UNCHANGED)
+            else:
+                assert answer[:3] == (operation.name, token, value)
+                assert 0 <= answer.age_s < 30
+        elif isinstance(operation, Names):
+            assert sorted(answer) == sorted(name for name in told if name.startswith(below))
+        else:
+            there = {name: each for name, each in told.items() if name.startswith(below)}
+            assert {found.name: (found.token, found.value) for found in answer} == there
+            assert not operation.aged or len(answer.ages_s) == len(there)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("name", "value"), [("state", BODY), ("flows/a/i1", BODY), ("beats/a", FIELDS)])
-def test_a_document_is_read_as_it_was_written(opening: Open, name: str, value: bytes | dict[str, str]) -> None:
-    writer = opening(None)
-    assert writer.ask(KEY, Load(name), Load(name, known="t")) == (None, None)
-    token = written(writer, name, value)
-    for reader in (writer, opening(None)):
-        found = loaded(reader, name)
-        assert (found.name, found.token, found.value) == (name, token, value)
-        assert 0 <= found.age_s < 30
-        assert reader.ask(KEY, Load(name, known=token)) == (UNCHANGED,)
-        assert reader.ask(OTHER, Load(name)) == (None,)
+def test_any_operations_of_several_users_have_the_answers_of_a_dictionary(opening: Open) -> None:
+    users = [opening(None) for _ in range(3)]
+
+    @examples(3)
+    @given(st.integers(0, 2**32))
+    def operations(seed: int) -> None:
+        draw = Random(seed)
+        groups: dict[GroupKey, Told] = {KEY: {}, OTHER: {}}
+        for group in groups:
+            users[0].drop(group)  # which takes no other with it
+        for _ in range(40):
+            group = draw.choice([KEY, KEY, OTHER])
+            asked = [an_operation(draw, groups[group]) for _ in range(draw.randrange(1, 4))]
+            check(groups[group], asked, draw.choice(users).ask(group, *asked))
+        users[0].drop(KEY)
+        groups[KEY].clear()
+        everything: list[DocumentOperation[Any]] = [*map(Load, NAMES), Names("flows"), *map(Listing, LISTED)]
+        for group, told in groups.items():
+            check(told, everything, users[1].ask(group, *everything))
+
+    operations()
 
 
-def test_a_swap_needs_the_token_that_is_there(documents: Documents) -> None:
-    assert documents.ask(KEY, Swap("state", BODY, "t0")) == (None,)
-    first = written(documents, "state", b'{"n":1}')
-    for wrong in (None, "t0"):
-        assert documents.ask(KEY, Swap("state", b'{"n":2}', wrong)) == (None,)
-    assert loaded(documents, "state").value == b'{"n":1}'
-    second = written(documents, "state", b'{"n":3}', first)
-    assert second != first
-    assert documents.ask(KEY, Swap("state", b'{"n":4}', first)) == (None,)
-    assert loaded(documents, "state").token == second
-
-
-def test_steps_are_done_in_order_and_the_first_condition_that_does_not_hold_ends_them(documents: Documents) -> None:
-    token = written(documents, "state")
-    answers = documents.ask(KEY, Swap("beats/a", FIELDS, None), Load("beats/a"), Load("state", known=token))
-    assert answers[0]
-    assert isinstance(answers[1], Found)
-    assert answers[1].token == answers[0]
-    assert answers[2] is UNCHANGED
-    refused = documents.ask(KEY, Swap("flows/a/i1", BODY, None), Swap("beats/a", {"x": "y"}, "t0"), Listing("beats"))
-    assert refused[0]
-    assert refused[1:] == (None, Listed())
-    assert documents.ask(KEY, Remove("state", "t0"), Remove("beats/a", None)) == (False, False)
-    assert loaded(documents, "beats/a").token == answers[0]
-
-
-def test_an_optional_step_ends_nothing(documents: Documents) -> None:
-    swaps = [Swap(f"ownership/{number}", FIELDS, "t0" if number == 1 else None, optional=True) for number in range(3)]
-    answers = documents.ask(KEY, *swaps)
-    assert [answer is not None for answer in answers] == [True, False, True]
-
-
-def test_names_are_those_of_a_folder_whatever_it_holds(documents: Documents) -> None:
-    assert documents.ask(KEY, Names("flows"), Names("beats")) == ((), ())
-    written(documents, "state")
-    for name in ("flows/a/i1", "flows/b/i2"):
-        written(documents, name)
-    written(documents, "beats/a", FIELDS)
-    written(documents, "ownership/3", FIELDS)
-    records, beats, owned = documents.ask(KEY, Names("flows"), Names("beats"), Names("ownership"))
-    assert sorted(records) == ["flows/a/i1", "flows/b/i2"]
-    assert (beats, owned) == (("beats/a",), ("ownership/3",))
-    assert documents.ask(OTHER, Names("flows")) == ((),)
-    assert documents.ask(KEY, Swap("state", b"{}", "t0"), Names("flows")) == (None, ())
-
-
-def test_a_listing_has_the_fields_of_a_folder_and_of_no_other(documents: Documents) -> None:
-    assert [list(found) for found in documents.ask(KEY, Listing("beats"), Listing("ownership"))] == [[], []]
-    written(documents, "state")
-    written(documents, "flows/a/i1")
-    for name in ("beats/a", "beats/b", "ownership/3", "ownership/12"):
-        written(documents, name, {**FIELDS, "name": name})
-    beats, records = documents.ask(KEY, Listing("beats", aged=True), Listing("ownership"))
-    assert sorted(found.name for found in beats) == ["beats/a", "beats/b"]
-    assert sorted(found.name for found in records) == ["ownership/12", "ownership/3"]
-    for found in (*beats, *records):
-        assert found.value == {**FIELDS, "name": found.name}
-        assert 0 <= found.age_s < 30
-        assert found.token == loaded(documents, found.name).token
-    assert len(beats.ages_s) == 2
-
-
-def test_the_same_value_again_is_another_version_with_the_same_contents(documents: Documents) -> None:
+def test_the_same_value_again_is_another_version_with_the_same_contents(opening: Open) -> None:
     """What a heartbeat is, and how a leader tells that it says nothing new."""
-    token = written(documents, "beats/a", FIELDS)
-    (before,) = documents.ask(KEY, Listing("beats"))
-    written(documents, "beats/a", FIELDS, token)
-    (now,) = documents.ask(KEY, Listing("beats"))
+    documents = opening(None)
+    token, before = documents.ask(KEY, Swap("beats/a", FIELDS, None), Listing("beats"))
+    _, now = documents.ask(KEY, Swap("beats/a", FIELDS, token), Listing("beats"))
     assert (now.names, now.contents) == (before.names, before.contents)
     assert now.tokens != before.tokens
 
@@ -189,52 +180,25 @@ def test_of_many_that_swap_one_version_one_wins(opening: Open) -> None:
             bodies = [b'{"by":%d}' % number for number in range(len(users))]
             asked = zip(users, bodies, strict=True)
             swaps = [pool.submit(user.ask, KEY, Swap("leader", body, expected)) for user, body in asked]
-        won = [swap.result()[0] for swap in swaps if swap.result()[0]]
-        assert won == [loaded(users[0], "leader").token]
-        expected = won[0]
+        (expected,) = [token for swap in swaps if (token := swap.result()[0])]
+        assert users[0].ask(KEY, Load("leader", known=expected)) == (UNCHANGED,)
 
 
 def test_large_values_and_many_documents_are_kept(opening: Open) -> None:
-    writer = opening(None)
+    writer, reader = opening(None), opening(None)
     body = b'{"x":"' + b"\\u00e9" * 50_000 + b'"}'
-    written(writer, "state", body)
     swaps = [Swap(f"ownership/{number}", FIELDS, None, optional=True) for number in range(100)]
-    assert all(writer.ask(KEY, *swaps))
-    assert loaded(opening(None), "state").value == body
-    (found,) = opening(None).ask(KEY, Listing("ownership"))
-    assert len(list(found)) == 100
+    assert all(writer.ask(KEY, Swap("state", body, None), *swaps))
+    state, found = reader.ask(KEY, Load("state"), Listing("ownership"))
+    assert isinstance(state, Found)
+    assert (state.value, len(list(found))) == (body, 100)
 
 
-def test_all_users_see_one_life_and_it_stays(opening: Open) -> None:
+def test_all_users_see_one_life_and_a_place_that_a_person_finds(opening: Open) -> None:
     first, second = opening(None), opening(None)
-    life = first.incarnation()
-    written(first, "state")
-    assert life == second.incarnation() == first.incarnation() != ""
-
-
-def test_what_was_removed_is_gone_and_may_be_made_again(documents: Documents) -> None:
-    token = written(documents, "leader")
-    assert documents.ask(KEY, Remove("leader", "t0")) == (False,)
-    assert documents.ask(KEY, Remove("leader", token)) == (True,)
-    assert documents.ask(KEY, Remove("leader", token)) == (True,)
-    assert documents.ask(KEY, Load("leader")) == (None,)
-    assert written(documents, "leader") != token
-    assert documents.ask(KEY, Remove("leader", None), Remove("leader", None)) == (True, True)
-
-
-def test_a_group_that_is_dropped_takes_no_other_with_it(documents: Documents) -> None:
-    for name, value in (("state", BODY), ("leader", BODY), ("flows/a/i1", BODY), ("beats/a", FIELDS)):
-        for group in (KEY, OTHER):
-            assert documents.ask(group, Swap(name, value, None))[0]
-    documents.drop(KEY)
-    for name in ("state", "leader", "flows/a/i1", "beats/a"):
-        assert documents.ask(KEY, Load(name)) == (None,)
-        assert documents.ask(OTHER, Load(name)) != (None,)
-
-
-def test_a_document_has_a_place_that_a_person_finds(documents: Documents) -> None:
-    assert "default/orders/billing" in documents.where(KEY, "beats/a")
-    assert "beats" in documents.where(KEY, "beats/a")
+    assert first.incarnation() == second.incarnation() == first.incarnation() != ""
+    for words in ("default/orders/billing", "beats"):
+        assert words in first.where(KEY, "beats/a")
 
 
 def test_news_reach_those_they_are_for(opening: Open) -> None:
@@ -254,5 +218,5 @@ def test_news_reach_those_they_are_for(opening: Open) -> None:
     assert heard() == [False, True, False]
     doer.ask(KEY, Announce(Audience.COORDINATORS))
     assert heard() == [True, False, False]
-    doer.ask(KEY, Swap("state", BODY, "t0"), Announce(Audience.FLOWS))
+    doer.ask(KEY, Swap("state", b"{}", "t0"), Announce(Audience.FLOWS))
     assert [each.wait(0.1) for each in waiting] == [frozenset()] * 3, "it was not reached"

@@ -21,8 +21,8 @@ from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
 from partq_spark.objects.azure_access import CONNECTION_STRING
 from tests.group.ownership.conftest import KEY, a_record, together
-from tests.group.ownership.redis_servers import an_object_store, command
-from tests.support.servers import Azurite, RedisServer, running
+from tests.group.ownership.redis_servers import an_object_store
+from tests.support.servers import Azurite, RedisServer
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,6 @@ def test_a_redis_has_one_way_to_be_written(given: str, canonical: str) -> None:
     assert parse_ownership(canonical) == parsed
 
 
-@pytest.mark.parametrize("given", ["store", "Store", " store "])
-def test_store_is_the_other_one(given: str) -> None:
-    assert parse_ownership(given) is None
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -60,107 +55,69 @@ def test_store_is_the_other_one(given: str) -> None:
         *("redis://h:1/0?ssl_ca_certs=/ca.pem", "rediss://h:1/0?ssl_ca_certs=ca.pem", "rediss://h:1/0?ssl_ca_certs="),
         *("rediss://h:1/0?ssl_cert_reqs=none", "rediss://h:1/0?ssl_check_hostname=false", "rediss://h:1/0?x"),
         "rediss://h:1/0?ssl_ca_certs=/a&ssl_ca_certs=/b",
+        # a secret is not repeated
+        *("redis://hunter2@h:1/0", "redis://:hunter2@h:1/0", "rediss://user:hunter2@h:1/0", "redis:hunter2@h"),
+        *("redis://h:1/0?password=hunter2", "rediss://h:1/0?password=hunter2", "rediss://h:1/0?ssl_ca_certs=hunter2"),
+        *("redis://h:1/hunter2", "redis://h:hunter2/0", "hunter2", "redis://h:1/0#hunter2"),
     ],
 )
-def test_anything_else_is_refused_with_what_is_allowed(given: str) -> None:
-    with pytest.raises(Invalid, match=r"^ownership .*(redis://host:port/db|host:port/0|PEM file|write it in full)"):
-        parse_ownership(given)
+def test_anything_else_is_refused_with_what_is_allowed_and_no_secret_is_repeated(given: str) -> None:
+    with pytest.raises(Invalid, match=r"^ownership ") as caught:
+        open_ownership(given)
+    said = str(caught.value)
+    assert re.search(r"redis://host:port/db|host:port/0|PEM file|write it in full|PARTQ_REDIS_PASSWORD", said)
+    assert "hunter2" not in said + repr(caught.value.__cause__)
+    assert "PARTQ_REDIS_PASSWORD" in said or "@" not in given or "//" not in given
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "environ", "says"),
     [
-        "redis://hunter2@h:1/0",
-        "redis://:hunter2@h:1/0",
-        "rediss://user:hunter2@h:1/0",
-        "redis://h:1/0?password=hunter2",
-        "rediss://h:1/0?password=hunter2",
-        "rediss://h:1/0?ssl_ca_certs=hunter2",
-        "redis://h:1/hunter2",
-        "redis://h:hunter2/0",
-        "redis:hunter2@h",
-        "hunter2",
-        "redis://h:1/0#hunter2",
+        *((given, {}, "--store") for given in ("store", "Store", " store ")),  # ownership beside the queue
+        ("redis://h", {"PARTQ_REDIS_USERNAME": "billing"}, "PARTQ_REDIS_PASSWORD is not"),
     ],
 )
-def test_a_secret_is_not_repeated(given: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        open_ownership(given)
-    assert "hunter2" not in str(caught.value)
-    assert "hunter2" not in repr(caught.value.__cause__)
-    if "@" in given and "//" in given:
-        assert "PARTQ_REDIS_PASSWORD" in str(caught.value)
+def test_what_is_missing_is_named(given: str, environ: dict[str, str], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        open_ownership(given, environ=environ)
 
 
-def test_ownership_beside_the_queue_needs_a_store() -> None:
-    with pytest.raises(Invalid, match="--store"):
-        open_ownership("store")
-
-
-def test_a_user_without_a_password_is_refused() -> None:
-    with pytest.raises(Invalid, match="PARTQ_REDIS_PASSWORD is not"):
-        open_ownership("redis://h", environ={"PARTQ_REDIS_USERNAME": "billing"})
-
-
-def test_without_the_package_the_extra_is_named() -> None:
+def test_the_package_is_imported_only_when_it_is_needed_and_without_it_the_extra_is_named() -> None:
+    """What cannot be imported ahead is left to who opens it."""
     code = """
 import sys
-sys.modules["redis"] = None
+import partq_spark.group.documents.objects
 from partq_spark.base.errors import Invalid
-from partq_spark.group.ownership import open_ownership
+from partq_spark.group.ownership import import_client, open_ownership
+for url in ("none", "store", "redis:/wrong"):
+    import_client(url)
+print([name for name in sys.modules if name.split('.')[0] in ('redis', 'azure', 'pyspark', 'asyncio')])
+sys.modules["redis"] = None
+import_client("redis://localhost:6379/0")
 try:
     open_ownership("redis://localhost:6379/0")
 except Invalid as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert "needs the package redis" in done.stdout
-    assert "pip install partq[redis]" in done.stdout
-
-
-def test_the_package_is_imported_only_when_it_is_needed() -> None:
-    code = "import sys, partq_spark.group.ownership as _, partq_spark.group.documents.objects;"
-    code += "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'azure', 'pyspark', 'asyncio')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "[]\n"
-
-
-def test_what_cannot_be_imported_ahead_is_left_to_who_opens_it() -> None:
-    code = """
-import sys
-from partq_spark.group.ownership import import_client
-for url in ("none", "store", "redis:/wrong"):
-    import_client(url)
-print("redis" in sys.modules)
-sys.modules["redis"] = None
-import_client("redis://localhost:6379/0")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    assert re.fullmatch(r"\[\]\n.*needs the package redis.*pip install partq\[redis\].*\n", done.stdout)
+    assert done.stderr == ""
 
 
 # --- the id of a store ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_gives_the_store_an_id_and_everybody_finds_it() -> None:
-    store = an_object_store()
-    assert known_id(store) is None
-    made = store_id(store)
-    assert re.fullmatch("[0-9a-f]{16}", made)
-    assert store_id(store) == known_id(store) == made
-    assert store_id(an_object_store()) != made
-
-
-def test_many_at_once_agree(tmp_path: Path) -> None:
-    found: list[str] = []
-    together(lambda _: found.append(store_id(open_store(f"file://{tmp_path}/store"))), 8)
-    assert len(set(found)) == 1
-
-
-def test_a_store_that_is_reached_by_another_path_is_the_same(tmp_path: Path) -> None:
-    made = store_id(open_store(f"file://{tmp_path}/store"))
+def test_many_at_once_agree_on_an_id_by_whatever_path_they_reach_the_store(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/store")
+    (tmp_path / "store").mkdir()
     (tmp_path / "mounted").symlink_to(tmp_path / "store")
-    assert store_id(open_store(f"file://{tmp_path}/mounted")) == made
+    assert known_id(store) is None
+    found = [store_id(an_object_store())]
+    together(lambda n: found.append(store_id(open_store(f"file://{tmp_path}/{('store', 'mounted')[n % 2]}"))), 8)
+    other, made = found[0], known_id(store)
+    assert found[1:] == [made] * 8
+    assert re.fullmatch("[0-9a-f]{16}", made or "")
+    assert made != other
 
 
 @pytest.mark.parametrize("how", ["checksum", "shape", "bytes"])
@@ -211,16 +168,6 @@ def test_equal_groups_of_two_stores_share_nothing(redis_server: RedisServer) -> 
     with pytest.raises(Conflict):
         one.swap_state(KEY, b"{}", token="t2", expected=None)
     for store in (one, other, flow):
-        store.close()
-
-
-@pytest.mark.redis
-def test_keys_begin_as_the_interface_says() -> None:
-    objects = an_object_store()
-    with running(RedisServer()) as server:
-        store = open_ownership(server.url, store=objects)
-        store.swap_state(KEY, b"{}", token="t1", expected=None)
-        assert f"partq:{{{store_id(objects)}/{KEY}}}:state" in command(server, "KEYS", "*")
         store.close()
 
 
