@@ -142,6 +142,7 @@ class Line:
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
         self.port: int = self._listener.getsockname()[1]
         self.cut: Callable[[bytes], bool] = lambda _: False
         self.hold: Callable[[bytes], bool] = lambda _: False
@@ -164,10 +165,13 @@ class Line:
         self.hold = lambda data: marker in data and bool(left) and left.pop() == 1
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Closing ends no accept that waits: that would take connections of the next socket with the same number.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
 
     def _accept(self) -> None:
