@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,6 @@ from tests.log.queues import (
     head_of,
     objects,
     read_flat,
-    rounds,
     send,
     staged,
     values,
@@ -106,47 +106,37 @@ def test_behind_false_times_times_are_true_and_retention_goes_on(world: World, p
     assert read_flat(queue) == []
 
 
-@pytest.mark.parametrize("publishes", [1, 2, 3])
-def test_what_was_read_is_not_taken_for_lost_where_a_time_was_false(world: World, publishes: int) -> None:
-    """Also by a query that lags so far that the head names only chunks of what it has read, and after compaction."""
-    queue = led_away(world, publishes=publishes)
-    read: set[Origin] = set()
-    for number in range(40):
-        world.clock.now_us += 60_000_000
-        send(queue, values(number))
-        read |= {origin for end in range(1, 30) if (origin := tree.origin_of(queue.head, {0: end})) is not None}
-        assert all(tree.has_publish(queue.head, origin, queue.load_chunk) for origin in read)
-    world.clock.now_us += HOUR_US
-    while compact(queue) is not None:
-        assert not any(tree.has_publish(queue.head, origin, queue.load_chunk) is False for origin in read)
+WRONG: dict[str, tuple[Callable[[World], QueueLog], Collection[int]]] = {
+    "nobody's": (World.handle, ()),
+    "a machine's, ahead": (lambda world: wrong(world.handle()), range(20)),
+    "a machine's, behind": (lambda world: wrong(world.handle(), -YEAR_US), range(20)),
+    "the store's too, when the floor is noted": (lambda world: wrong(blind(world)), (0,)),
+    "the store's too, when what is unnamed is noted": (lambda world: wrong(blind(world)), (4,)),
+}
 
 
-def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_year(world: World) -> None:
-    queue = world.create(1)
-    housekeeping.collect(queue)
-    abandoned = queue.segment_folder + staged(queue, stage_of(queue.refresh()), values(99))[0].name
-    send(queue, values(1))
-    for _ in range(3):
-        housekeeping.collect(wrong(blind(world)))
-        send(queue, values(2))
-    assert abandoned in objects(world)
-    rounds(world, 4)
-    assert abandoned not in objects(world)
-    assert len(read_flat(queue)) == 4
-
-
-def test_a_floor_that_was_noted_by_a_wrong_clock_is_as_young_as_the_look_at_it(world: World) -> None:
+@pytest.mark.parametrize(("whose", "quarters"), WRONG.values(), ids=WRONG)
+def test_collections_by_a_wrong_clock_end_nothing_early_and_stop_nothing(
+    world: World, whose: Callable[[World], QueueLog], quarters: Collection[int]
+) -> None:
+    """What was abandoned goes in the round in which it goes without them: its floor is noted at 0, in force after one
+    grace, and it was marked no earlier than then: two graces in all. What is staged is not outdated within one.
+    """
     queue = world.create(1)
     stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(99))
+    abandoned, *used = [staged(queue, stage, values(number), seed=str(number)) for number in range(95, 100)]
     send(queue, values(1))
-    housekeeping.collect(wrong(blind(world)))
-    send(queue, values(2))
-    housekeeping.collect(queue)
-    world.clock.now_us += DAY_US // 2
-    housekeeping.collect(queue)
-    publish(world.handle(), stage, segments)
-    assert len(read_flat(queue)) == 3
+    there = []
+    for quarter in range(20):
+        if quarter in quarters:
+            housekeeping.collect(whose(world))
+            send(queue, values(2))
+        housekeeping.collect(queue)
+        if quarter < 4:
+            publish(world.handle(), stage, used.pop())
+        there.append(queue.segment_folder + abandoned[0].name in objects(world))
+        world.clock.now_us += GRACE_US // 4 + (quarter % 4 == 3)
+    assert there == [True] * 8 + [False] * 12
 
 
 def test_nothing_was_published_later_than_what_follows_it() -> None:
@@ -157,12 +147,14 @@ def test_nothing_was_published_later_than_what_follows_it() -> None:
 @examples(60)
 @given(
     publishes=st.lists(
-        st.tuples(st.dictionaries(st.integers(0, 2), st.integers(1, 3), min_size=1), st.booleans()), max_size=30
+        st.tuples(st.dictionaries(st.integers(0, 2), st.integers(1, 3), min_size=1), st.booleans()),
+        min_size=10,
+        max_size=50,
     ),
     is_compacted=st.booleans(),
     back_us=st.integers(0, 40 * 60_000_000),
 )
-def test_a_seek_finds_the_first_message_that_is_not_older(
+def test_a_seek_finds_the_first_message_that_is_not_older_and_what_was_read_is_not_taken_for_lost(
     publishes: list[tuple[dict[int, int], bool]], is_compacted: bool, back_us: int
 ) -> None:
     world = World()
@@ -170,11 +162,16 @@ def test_a_seek_finds_the_first_message_that_is_not_older(
     queue = world.create(3)
     begin_us = world.clock.now_us
     keys = {partition_of(key.encode(), 3): key for key in map(str, range(40))}
-    for rows, is_false in publishes:
+    read: set[Origin] = set()  # what a query remembers of how far it was, at any time
+    for number, (rows, is_false) in enumerate(publishes):
         world.clock.now_us += 60_000_000
-        handle = wrong(blind(world)) if is_false else queue
+        handle = wrong(blind(world)) if is_false and number < 10 else queue  # behind them some are compacted
         send(handle, [(keys[partition], b"x") for partition, count in rows.items() for _ in range(count)])
+        head = queue.refresh()
+        reached = [(p, end) for p, following in enumerate(head.next) for end in range(1, following + 1)]
+        read |= {origin for p, end in reached if (origin := tree.origin_of(head, {p: end})) is not None}
     head = queue.refresh()
+    assert all(tree.has_publish(head, origin, queue.load_chunk) for origin in read)
     of_publishes = sorted(
         (entry.sequence, entry.time_us, {piece.partition: piece.rows for piece in entry.slices})
         for entry in tree.walk(tree.view(head, everything(head)), queue.load_chunk)
@@ -191,25 +188,5 @@ def test_a_seek_finds_the_first_message_that_is_not_older(
     if is_compacted:
         while compact(queue, min_age_s=0.0) is not None:
             pass
+    assert not any(tree.has_publish(queue.head, origin, queue.load_chunk) is False for origin in read)
     assert queue.offsets_at(wanted_us) == tuple(expected)
-
-
-@pytest.mark.parametrize("by_us", [None, YEAR_US, -YEAR_US])
-def test_collections_by_a_wrong_clock_delete_nothing_early_and_stop_nothing(world: World, by_us: int | None) -> None:
-    """What was abandoned goes in the round in which it goes without them: its floor is noted at 0, in force after one
-    grace, and it was marked no earlier than then: two graces in all.
-    """
-    queue = world.create(1)
-    send(queue, values(1))
-    abandoned = queue.segment_folder + staged(queue, stage_of(queue.refresh()), values(99))[0].name
-    send(queue, values(2))
-    there = []
-    for quarter in range(20):
-        if quarter % 4 == 0:
-            housekeeping.collect(queue)
-        elif by_us is not None:
-            housekeeping.collect(wrong(world.handle(), by_us))
-        there.append(abandoned in objects(world))
-        world.clock.now_us += GRACE_US // 4 + (quarter % 4 == 3)
-    assert there == [True] * 8 + [False] * 12
-    assert read_flat(queue) == [b"1", b"2"]
