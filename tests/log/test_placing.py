@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from decimal import Decimal
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.log import admin, housekeeping, restaging
-from partq_spark.log.model import group_start
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
+from partq_spark.log import admin, restaging
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, Repartitioned
 from partq_spark.log.queue import QueueLog
@@ -20,7 +17,7 @@ from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from tests.log import typed
-from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, send, staged
+from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, staged
 from tests.support.way import Hooked
 
 KEYS = [f"key{number}" for number in range(40)]
@@ -31,26 +28,13 @@ def rows_of(number: int) -> list[Row]:
     return [(key, f"{number}/{key}/{turn}".encode()) for turn in range(3) for key in KEYS]
 
 
-def per_key(queue: QueueLog) -> dict[str, list[bytes]]:
-    """All messages by their key, in publish order; each in the partition that the present count says."""
-    found: dict[str, list[bytes]] = {}
-    for partition, values in read(queue).items():
-        for value in values:
-            key = value.decode().split("/")[1]
-            assert partition_of(key.encode(), queue.head.partitions) == partition
-            found.setdefault(key, []).append(value)
-    return found
-
-
-def publish_staged(
-    queue: QueueLog, stage: Stage, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
-) -> PublishResult:
-    return publish_tasks(queue, [Staged(stage, segment) for segment in segments], identity, seed="a")
+def publish_staged(queue: QueueLog, stage: Stage, segments: Sequence[StagedSegment]) -> PublishResult:
+    return publish_tasks(queue, [Staged(stage, segment) for segment in segments], seed="a")
 
 
 @pytest.mark.conformance("RES-01")
 @pytest.mark.parametrize("run_bytes", [RUN_BYTES, 500])
-@pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (3, 16), (1, 2), (5, 1)])
+@pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (1, 2), (5, 1)])
 def test_what_was_staged_for_another_count_is_placed_again_in_order(
     world: World, before: int, after: int, run_bytes: int
 ) -> None:
@@ -61,10 +45,12 @@ def test_what_was_staged_for_another_count_is_placed_again_in_order(
     assert (len(segments[0].slices) > before) == (run_bytes == 500)
     admin.alter_queue(world.handle(), partitions=after)
     done = publish_staged(queue, stage, segments)
-    assert (done.rows, done.duplicate) == (240, False)
-    assert per_key(queue) == {key: [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)] for key in KEYS}
-    assert done.per_partition == {p: len(values) for p, values in sorted(read(queue).items())}
-    assert queue.head.entries[-1].generation == 1
+    assert (done.rows, done.duplicate, queue.head.entries[-1].generation) == (240, False, 1)
+    there = read(queue)
+    assert done.per_partition == {p: len(values) for p, values in sorted(there.items())}
+    for key in KEYS:
+        mine = [value for value in there[partition_of(key.encode(), after)] if value.split(b"/")[1] == key.encode()]
+        assert mine == [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)]
 
 
 @pytest.mark.conformance("DIS-03")
@@ -81,59 +67,81 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
     assert len(found[0]) == 7
 
 
-def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> None:
-    world.create(1)
-    hooked = Hooked(world.store)
-    counts = iter(range(2, 100))
-
-    def change(kind: str, name: str, most: int) -> None:
-        if kind == "swap" and head_of(world.store).layout.generation < most:
-            admin.alter_queue(world.handle(), partitions=next(counts))
-
-    queue = world.handle(store=hooked)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, rows_of(1))
-    hooked.before = partial(change, most=restaging.MOST_CHANGES)
-    publish_staged(queue, stage, segments)
-    assert queue.head.partitions == 1 + restaging.MOST_CHANGES
-    assert len(per_key(queue)) == len(KEYS)
-
-    again = stage_of(queue.refresh())
-    segments = staged(queue, again, rows_of(2))
-    hooked.before = partial(change, most=100)
-    with pytest.raises(Repartitioned, match="publish them again"):
-        publish_staged(queue, again, segments)
-    assert sum(map(len, read(world.handle()).values())) == 120
+# --- what happens to it again and again, or at its reading ------------------------------------------------------------
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+def changes(most: int) -> Callable[[World, str], None]:
+    def event(world: World, blob: str) -> None:
+        here = head_of(world.store)
+        if here.layout.generation < most:
+            admin.alter_queue(world.handle(), partitions=here.partitions + 1)
+
+    return event
 
 
-@pytest.mark.parametrize("passed", [True, False])
-def test_a_staged_segment_that_is_gone_is_told_from_a_damaged_store(world: World, passed: bool) -> None:
+def made_anew(world: World, blob: str) -> None:
+    """The deletion was cut off, so that what was staged is still there."""
+    queue = world.handle()
+    if queue.refresh().partitions == 5:
+        queue.swap(None)
+        world.create(8)
+        admin.alter_queue(world.handle(), partitions=6)
+
+
+def passed(world: World, blob: str) -> None:
+    raise_floor(world.handle(), 9)
+
+
+def gone(world: World, blob: str) -> None:
+    world.store.delete(blob)
+
+
+def collected(world: World, blob: str) -> None:
+    passed(world, blob)
+    gone(world, blob)
+
+
+MET: dict[str, tuple[str, int, Callable[[World, str], None], type[PartqError] | None, str]] = {
+    "the count changes often": ("swap", 1, changes(restaging.MOST_CHANGES), None, ""),
+    "more often than it is followed": ("swap", 1, changes(100), Repartitioned, "publish them again"),
+    "the floor passes it too": ("swap", 1, passed, Outdated, "collection has passed"),
+    "what was staged is collected": ("read", 1, collected, Outdated, "collection has passed"),
+    "what was staged is lost": ("read", 1, gone, Corrupt, "not there"),
+    # Between the refusal and the look for the present layout.
+    "another queue has its name": ("load", 2, made_anew, Invalid, "deleted and created again"),
+}
+"""The kind of calls at which it happens, from the first or a later one on, what, and how it ends."""
+
+
+@pytest.mark.conformance("RES-05")
+@pytest.mark.parametrize(("kind", "first", "event", "error", "said"), MET.values(), ids=MET)
+def test_what_is_placed_again_comes_as_a_whole_or_says_why_not(
+    world: World,
+    kind: str,
+    first: int,
+    event: Callable[[World, str], None],
+    error: type[PartqError] | None,
+    said: str,
+) -> None:
     queue = world.create(4)
     stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
-    admin.alter_queue(world.handle(), partitions=8)
+    admin.alter_queue(world.handle(), partitions=5)
+    hooked, calls = Hooked(world.store), count(1)
 
-    def vanish() -> None:
-        world.store.delete(queue.segment_folder + segments[0].name)
-        if passed:
-            raise_floor(world.handle(), stage.sequence + 1)
+    def hook(called: str, name: str) -> None:
+        if called == kind and next(calls) >= first:
+            event(world, queue.segment_folder + segments[0].name)
 
-    with pytest.raises(Outdated if passed else Corrupt):
-        publish_staged(world.meeting("before", "read", vanish, ".arrow"), stage, segments)
-
-
-def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None:
-    queue = world.create(4)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, rows_of(1))
-    admin.alter_queue(world.handle(), partitions=8)
-    raise_floor(world.handle(), stage.sequence + 1)
-    with pytest.raises(Outdated, match="collection has passed") as raised:
-        publish_staged(queue, stage, segments)
-    assert not isinstance(raised.value, Repartitioned)
+    hooked.before = hook
+    if error is None:
+        publish_staged(world.handle(store=hooked), stage, segments)
+        assert head_of(world.store).layout.generation == restaging.MOST_CHANGES
+    else:
+        with pytest.raises(error, match=said) as raised:
+            publish_staged(world.handle(store=hooked), stage, segments)
+        assert type(raised.value) in {error, ObjectMissing}
+    assert len(read_flat(world.handle())) == (0 if error else 120)
 
 
 @pytest.mark.conformance("RES-05")
@@ -150,111 +158,47 @@ def test_tasks_of_two_queues_by_one_name_are_refused(world: World) -> None:
     assert read_flat(world.handle()) == []
 
 
-@pytest.mark.conformance("RES-05")
-def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_name(world: World) -> None:
-    """The deletion was cut off, so that what was staged is still there."""
-    queue = world.create(4)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, rows_of(0))
-    admin.alter_queue(world.handle(), partitions=8)
-    hooked = Hooked(world.store)
-    loads = count(1)
-
-    def anew(kind: str, name: str) -> None:
-        if kind == "load" and next(loads) == 2:  # between the refusal and the look for the present layout
-            former = world.handle()
-            former.refresh()
-            former.swap(None)
-            world.create(8)
-            admin.alter_queue(world.handle(), partitions=6)
-
-    hooked.before = anew
-    with pytest.raises(Invalid, match="deleted and created again"):
-        publish_staged(world.handle(store=hooked), stage, segments)
-    assert head_of(world.store).partitions == 6
-    assert read_flat(world.handle()) == []
-
-
 # --- rows of typed queues ---------------------------------------------------------------------------------------------
 
-
-IDENTITY = PublishIdentity.of_query("query", 1)
-
-
-def rows(first: int, end: int) -> list[dict[str, Any]]:
-    return [{"id": number, "name": f"{number}", "total": Decimal(number)} for number in range(first, end)]
-
-
-def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(found, key=lambda row: int(row["id"]))
-
-
-@pytest.mark.conformance("TYP-06")
-@pytest.mark.parametrize("headers", [False, True])
-def test_rows_are_placed_again_with_the_present_columns(world: World, headers: bool) -> None:
-    queue = typed.create(world, partitions=3)
-    stage = stage_of(queue.refresh())
-    some = [[{"key": "h", "value": b"%d" % number}] for number in range(50)] if headers else None
-    made = typed.staged(queue, stage, rows(0, 50), headers=some)
-    other = world.handle()
-    admin.alter_queue(
-        other, partitions=5, add_columns="coupon STRING", widen="id BIGINT, total DECIMAL(9,3)", max_message_bytes=1
-    )
-    publish_tasks(queue, [Staged(stage, made[0])], IDENTITY, seed="q/1")
-    entry = queue.head.entries[-1]
-    assert (entry.schema_version, entry.generation, entry.headers) == (3, 1, headers)
-    found = typed.read(queue)
-    assert by_id([row for mine in found.values() for row in mine]) == [{**row, "coupon": None} for row in rows(0, 50)]
-    for partition, mine in found.items():
-        assert {partition_of(b"%d" % row["id"], 5) for row in mine} == {partition}
-    if headers:
-        seen = {
-            row["id"]: each
-            for piece in typed.pieces(queue)
-            if piece.headers is not None
-            for row, each in zip(typed.rows_of(piece), piece.headers.to_pylist(), strict=True)
-        }
-        assert seen == {number: [{"key": "h", "value": b"%d" % number}] for number in range(50)}
-
-
-def test_tasks_that_saw_different_columns_are_published_together(world: World) -> None:
-    queue = typed.create(world, partitions=3)
-    first = stage_of(queue.refresh())
-    one = typed.staged(queue, first, rows(0, 20), seed="q/1/0")
-    admin.alter_queue(queue, add_columns="coupon STRING")
-    second = stage_of(queue.refresh())
-    two = typed.staged(queue, second, [{**row, "coupon": "c"} for row in rows(20, 40)], seed="q/1/1")
-    done = publish_tasks(queue, [Staged(first, one[0]), Staged(second, two[0])], IDENTITY, seed="q/1")
-    assert done.rows == 40
-    assert len(queue.head.entries) == 1
-    assert queue.head.entries[0].schema_version == 2
-    coupons = [row["coupon"] for row in by_id(typed.read_flat(queue))]
-    assert coupons == [None] * 20 + ["c"] * 20
-    again = publish_tasks(queue, [Staged(first, one[0]), Staged(second, two[0])], IDENTITY, seed="q/1")
-    assert again.duplicate
+COUPON = "coupon STRING"
+ALTERED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "columns after both": ({}, {"widen": "id BIGINT"}, 1),
+    "columns between the two": ({"add_columns": COUPON}, {}, 2),
+    "columns and count": ({}, {"partitions": 5, "add_columns": COUPON, "widen": "id BIGINT, total DECIMAL(9,3)"}, 3),
+}
+"""What is altered after one task has staged and after the second has, and the version of what is published."""
 
 
 @pytest.mark.conformance("TYP-05")
-def test_tasks_of_one_former_version_are_published_as_they_are(world: World) -> None:
+@pytest.mark.conformance("TYP-06")
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize(("between", "afterwards", "version"), ALTERED.values(), ids=ALTERED)
+def test_rows_are_placed_again_with_the_columns_that_they_need(
+    world: World, between: dict[str, Any], afterwards: dict[str, Any], version: int, headers: bool
+) -> None:
     queue = typed.create(world, partitions=3)
-    stage = stage_of(queue.refresh())
-    tasks = [Staged(stage, typed.staged(queue, stage, rows(n, n + 5), seed=f"{n}")[0]) for n in (0, 5)]
-    admin.alter_queue(world.handle(), widen="id BIGINT")
-    publish_tasks(queue, tasks, IDENTITY, seed="q/1")
-    entry = queue.head.entries[-1]
-    assert entry.schema_version == 1
-    assert entry.segments == tuple(task.segment.name for task in tasks), "nothing was written anew"
-
-
-@pytest.mark.conformance("RES-02")
-def test_partitions_that_come_after_a_group_are_its_own_from_their_beginning_and_kept_for_it(world: World) -> None:
-    queue = world.create(2)
-    send(queue, rows_of(0))
-    admin.create_group(queue, "billing", queue.head.next)
-    admin.alter_queue(queue, partitions=4)
-    send(queue, rows_of(1))
-    group = queue.head.groups["billing"]
-    assert [group_start(group, p) for p in range(4)] == [*group.start, 0, 0]
-    assert group_start(None, 2) == 0
-    head = housekeeping.trim(queue, queue.head.next)
-    assert head.earliest == (*group.start, 0, 0), "what a group needs stays"
+    rows: list[dict[str, Any]] = [{"id": each, "name": f"{each}", "total": None} for each in range(40)]
+    tasks = []
+    for number, change in enumerate((between, afterwards)):
+        stage = stage_of(queue.refresh())
+        some = [{**row, "coupon": "c"} if number and between else row for row in rows[20 * number : 20 * number + 20]]
+        theirs = [[{"key": "h", "value": b"%d" % row["id"]}] for row in some] if headers else None
+        (segment,) = typed.staged(queue, stage, some, seed=f"q/1/{number}", headers=theirs)
+        tasks.append(Staged(stage, segment))
+        # What was taken once is not too large afterwards.
+        admin.alter_queue(world.handle(), **change, max_message_bytes=10**6 if number == 0 else 1)
+    identity = PublishIdentity.of_query("query", 1)
+    assert publish_tasks(queue, tasks, identity, seed="q/1").rows == 40
+    (entry,) = queue.head.entries
+    assert (entry.schema_version, entry.headers) == (version, headers)
+    assert (entry.segments == tuple(task.segment.name for task in tasks)) == (version == 1), "written anew if needed"
+    found = typed.read(queue)
+    added = {"coupon": None} if between or version > 1 else {}
+    expected = [{**row, **added, **({"coupon": "c"} if between and row["id"] >= 20 else {})} for row in rows]
+    assert sorted((row for mine in found.values() for row in mine), key=lambda row: int(row["id"])) == expected
+    for partition, mine in found.items():
+        assert {partition_of(b"%d" % row["id"], queue.head.partitions) for row in mine} == {partition}
+    for piece in typed.pieces(queue):
+        seen = piece.headers.to_pylist() if piece.headers is not None else []
+        assert seen == [[{"key": "h", "value": b"%d" % row["id"]}] for row in typed.rows_of(piece) if headers]
+    assert publish_tasks(queue, tasks, identity, seed="q/1").duplicate
