@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from partq_spark.log import admin, housekeeping, repetition, writers
@@ -18,7 +16,6 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import Stager
-from partq_spark.log.segment_columns import WITH_HEADERS
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import Staged, stage_of
 from tests.log import typed
@@ -70,8 +67,10 @@ CHANGES: dict[str, Callable[[World], object]] = {
 
 
 @pytest.fixture(autouse=True)
-def small(world: World) -> None:
+def small(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that grows deep, and rows that are compared in shares."""
     world.sizes = LogSizes(inline_entries=4, fan_out=3, head_writers=4)
+    monkeypatch.setattr(repetition, "MOST_DIGESTS", 40)
 
 
 AGAIN: dict[str, tuple[Sequence[Sequence[Row]], bool]] = {
@@ -106,19 +105,8 @@ def test_a_repetition_is_one_however_its_rows_lie_and_a_new_row_is_refused(
                 put(world, 5, *again, **how)
     assert head_of(world.store) == before
     assert not put(world, 6, *again).duplicate
-
-
-def test_a_lower_number_is_refused_and_so_is_what_cannot_be_compared_any_more(world: World) -> None:
-    queue = world.create(2)
-    put(world, 5, ROWS)
-    with pytest.raises(BatchRefused, match="the last batch is 5, and the numbers of a writer only grow"):
-        put(world, 4, ROWS)
-    older(world)
-    head = queue.refresh()
-    housekeeping.trim(queue, head.next)
-    with pytest.raises(BatchRefused, match="is trimmed, so nobody can compare the rows"):
-        put(world, 5, ROWS[::-1])
-    assert sum(queue.refresh().next) == 140
+    with pytest.raises(BatchRefused, match="the last batch is 6, and the numbers of a writer only grow"):
+        put(world, 5, *again)
 
 
 def test_what_was_trimmed_and_collected_in_part_is_compared_as_far_as_it_is_there(world: World) -> None:
@@ -134,41 +122,9 @@ def test_what_was_trimmed_and_collected_in_part_is_compared_as_far_as_it_is_ther
     assert put(world, 5, left[::-1]).duplicate
     with pytest.raises(BatchRefused, match="as far as they have not been trimmed"):
         put(world, 5, rows[::-1])
-
-
-def test_more_rows_than_are_compared_at_a_time_are_read_in_shares(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repetition, "MOST_DIGESTS", 7)
-    world.create(3)
-    put(world, 5, ROWS)
-    rng = random.Random(1)
-    for _ in range(10):
-        assert put(world, 5, rng.sample(ROWS, len(ROWS))).duplicate
-        assert put(world, 5, rng.sample(ROWS, 60)).duplicate
-        with pytest.raises(BatchRefused, match=r"value=b'new'"):
-            put(world, 5, rng.sample([*ROWS, ("k", b"new")], 101))
-
-
-def test_headers_belong_to_the_row(world: World) -> None:
-    queue = world.create(2)
-    stage = stage_of(queue.refresh())
-
-    def task(headers: list[Any]) -> list[Staged]:
-        rows = pa.record_batch([["a", "b"], [b"1", b"2"], headers], schema=WITH_HEADERS)
-        with Stager(queue.store, stage, seed="s", headers=True) as stager:
-            stager.add(rows)
-            segment = stager.finish()
-        assert segment is not None
-        return [Staged(stage, segment)]
-
-    def plain() -> list[Staged]:
-        return tasks_of(queue, [("b", b"2"), ("a", b"1")])
-
-    publish_tasks(queue, task([None, None]), of(1), seed="s")
-    assert publish_tasks(queue, plain(), of(1), seed="s").duplicate
-    with pytest.raises(BatchRefused, match="headers="):
-        publish_tasks(queue, task([None, [{"key": "h", "value": b"1"}]]), of(1), seed="s")
+    housekeeping.trim(queue, queue.refresh().next)
+    with pytest.raises(BatchRefused, match="is trimmed, so nobody can compare the rows"):
+        put(world, 5, left[::-1])
 
 
 DDL = (
@@ -198,22 +154,26 @@ def typed_rows(*numbers: int) -> list[TypedRow]:
 @pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize("altered", [False, True])
 def test_rows_of_a_typed_queue_are_compared_whichever_version_they_have(world: World, altered: bool) -> None:
+    """With their headers, which are part of them."""
     queue = typed.create(world, DDL)
     rows = typed_rows(*range(30))
 
-    def put_typed(*tasks: Sequence[TypedRow], named: bool = True) -> PublishResult:
+    def put_typed(*tasks: Sequence[TypedRow], named: bool = True, headers: Sequence[Any] | None = None) -> bool:
         stage = stage_of(queue.refresh())
-        made = [Staged(stage, segment) for each in tasks for segment in typed.staged(queue, stage, each)]
-        return publish_tasks(world.handle(), made, of(1) if named else None, seed="s")
+        made = [Staged(stage, each) for task in tasks for each in typed.staged(queue, stage, task, headers=headers)]
+        return publish_tasks(world.handle(), made, of(1) if named else None, seed="s").duplicate
 
-    put_typed(rows)
+    assert not put_typed(rows)
     if altered:
         admin.alter_queue(queue, add_columns="coupon STRING", widen="id BIGINT, total DECIMAL(12,4)")
         for _ in range(20):
             put_typed(typed_rows(1, 2), named=False)
         typed.compact_all(world, queue)
-    assert put_typed(rows[::-1]).duplicate
-    assert put_typed(rows[3:9], rows[20:]).duplicate
+    assert put_typed(rows[::-1])
+    assert put_typed(rows[3:9], rows[20:])
+    assert put_typed(rows[:2], headers=[None, None])
+    with pytest.raises(BatchRefused, match="headers="):
+        put_typed(rows[:2], headers=[None, [{"key": "h", "value": b"1"}]])
     for name, other in (("total", Decimal("7.77")), ("x", 0.5), ("m", []), ("tags", None), ("name", None)):
         with pytest.raises(BatchRefused, match="First such row: id=9, "):
             put_typed([*rows[:9], {**rows[9], name: other}])
