@@ -48,15 +48,6 @@ def is_partq(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "partq"
 
 
-def test_a_wrong_spark_option_is_noticed() -> None:
-    page = 'spark.readStream.format("partq").option("startingOffset", "earliest").load("orders")'
-    with pytest.raises(partq.Invalid, match="startingOffset"):
-        list(checked_options(ast.parse(page)))
-    page = 'frame.writeStream.format("partq").option("txnAppId", "a").option("txnVersion", 1).start("orders")'
-    with pytest.raises(partq.Invalid, match="stream"):
-        list(checked_options(ast.parse(page)))
-
-
 @pytest.mark.parametrize("block", of("sql"), ids=str)
 def test_sql_gives_options_that_a_source_has(block: Block) -> None:
     given = re.findall(r"USING partq OPTIONS \(([^)]*)\)", block.text)
@@ -80,13 +71,6 @@ def test_the_shell_and_the_command_line_take_what_is_typed(
     for words in partq_commands(typed):
         taken = takes(words, monkeypatch)
         assert taken.exit_code == 0, f"partq {' '.join(words)}: {taken.output}"
-
-
-def test_a_wrong_command_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = "for q in a b; do echo 1 | partq queue creat $q --partitions 2; done\npartq browse orders --limit many"
-    found = list(partq_commands(typed))
-    assert found == [["queue", "creat", "x", "--partitions", "2"], ["browse", "orders", "--limit", "many"]]
-    assert [takes(words, monkeypatch).exit_code for words in found] == [2, 2]
 
 
 def options_of(words: tuple[str, ...]) -> set[str]:

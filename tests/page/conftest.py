@@ -1,25 +1,100 @@
-"""A queue on a `file:` store, with a group, the page that shows it, and a browser."""
+"""A queue on a `file:` store with a group, the page that shows it, served in the test's own process on a free port,
+requests to it, and a browser.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from email.message import Message
 from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 
 import partq
-from tests.page.serving import WAIT_S, Served, all_have_ended, serving
+from partq_spark.page.access import access
+from partq_spark.page.app import Page
+from partq_spark.page.sections import Place
+from partq_spark.page.server import Server, listening
 from tests.support.browser import Browser, Tab, browser
 from tests.support.waiting import wait_until
 
 TOKEN = "a-token-for-tests"
+WAIT_S: Final = 15.0
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Message  # whatever the case of their names
+    text: str
+
+
+class Served:
+    """A page that is served."""
+
+    def __init__(self, page: Page, port: int) -> None:
+        self.page = page
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self._ask("GET", path, None, headers)
+
+    def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
+        return self._ask("POST", path, urlencode(fields), headers)
+
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Answer:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)) as connection:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body=body, headers=given)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read().decode())
+
+    @contextmanager
+    def events(self, path: str) -> Iterator[Iterator[dict[str, Any]]]:
+        """What a browser is told while it watches."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            yield (json.loads(line[6:]) for line in iter(answer.readline, b"") if line.startswith(b"data: "))
+
+
+@contextmanager
+def serving(
+    store: str,
+    *,
+    ownership: str | None = None,
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    actions: bool = False,
+    hosts: str = "",
+) -> Iterator[Served]:
+    """The page of a store. Whatever `host` says, it is served on loopback alone."""
+    environ = {"PARTQ_UI_HOSTS": hosts} | ({"PARTQ_UI_TOKEN": token} if token is not None else {})
+    place = Place(store=store, namespace="default", ownership=ownership)
+    page = Page(place, access(host, environ, actions=actions))
+    server = Server(page.app, listening("127.0.0.1", 0), ending=page.end)
+    server.start()
+    try:
+        yield Served(page, server.port)
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ended() -> Iterator[None]:
     """Pages end, but no test waits for the one before it."""
     yield
-    wait_until(all_have_ended, "end of the pages", WAIT_S)
+    # One that was told to end takes a fifth of a second.
+    wait_until(lambda: "page" not in [each.name for each in threading.enumerate()], "end of the pages", WAIT_S)
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
-"""`scripts/pictures`: takes the pictures of docs/page.md from the page at work, in a real Chromium."""
+"""`scripts/pictures [FOLDER]`: takes the pictures of docs/page.md from the page at work, in a real Chromium."""
 
 from __future__ import annotations
 
-import argparse
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,16 +19,14 @@ PATH: Final = f"/queues/{QUEUE}/groups/{GROUP}"
 LINE_S: Final = 20.0  # so that the lines of lag have something to show
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Take all pictures; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/pictures", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where they go; default: docs/images")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="partq-pictures-") as place,
         browser(Path(place) / "chromium") as chromium,
-        scene(Path(place) / "scene", max_handoff_time_s=5) as played,
+        scene(Path(place) / "scene", handoff_s=5) as played,
     ):
         tab = chromium.tab()
         take(tab, played, f"http://127.0.0.1:{played.coordinator.port}", folder)
@@ -38,10 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
+def keep_publishing(played: Scene) -> None:
+    """Some hundred messages a second, until the end."""
+    while not played.ended.wait(0.05):
+        publish(played.queue, *[b"more"] * 20)
+
+
 def take(tab: Tab, played: Scene, url: str, folder: Path) -> None:
     """The pictures, as a story: two flows share the queue, a third one joins, and a partition is on its way to it."""
     publish(played.queue, *(f'{{"order": {number}, "amount": {number % 90}}}'.encode() for number in range(2000)))
-    played.keep_publishing()
+    threading.Thread(target=keep_publishing, args=[played], daemon=True).start()
     played.join("amber")
     played.join("blue", hold_s=6)
     tab.look(1200, 850)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import partq
 from tests.cast.sidecars import GROUP, Place
@@ -21,38 +21,14 @@ WAIT_S: Final = 30.0
 class Scene(Place):
     """The queue, its group, and who takes part."""
 
-    def __init__(self, folder: Path, *, partitions: int, rebalance_delay_s: float, max_handoff_time_s: float) -> None:
+    def __init__(self, folder: Path, partitions: int, **config: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder, "store")
-        self.queue = partq.create_queue(
-            QUEUE,
-            partitions=partitions,
-            store=self.url,
-            rebalance_delay_s=rebalance_delay_s,
-            max_handoff_time_s=max_handoff_time_s,
-            quota_bytes=50_000_000,
-            retention_s=86_400,
-        )
+        self.queue = partq.create_queue(QUEUE, partitions=partitions, store=self.url, **config)
         self.queue.create_group(GROUP, starting="earliest", ownership="store")
         self.coordinator = self.sidecar("coordinator-1", PARTQ_COORDINATOR_HEADS_S="0.2")
         self.stack = ExitStack()
         self.ended = threading.Event()
-
-    def publish(self, messages: int) -> None:
-        with self.queue.publisher() as publisher:
-            for number in range(messages):
-                publisher.send(f'{{"order": {number}}}'.encode(), key=f"customer-{number % 997}")
-
-    def keep_publishing(self) -> None:
-        """Some hundred messages a second, until the end."""
-
-        def publish() -> None:
-            while not self.ended.wait(0.05):
-                self.publish(20)
-
-        thread = threading.Thread(target=publish, daemon=True)
-        thread.start()
-        self.stack.callback(thread.join, WAIT_S)
 
     def join(self, name: str, *, hold_s: float = 0.3) -> None:
         def hold(_: partq.Batch) -> None:
@@ -77,27 +53,24 @@ class Scene(Place):
             mine = [each for each in seen.partitions if each.flow == flow and each.handoff is not None]
             return [each for each in mine if each.handoff and (each.handoff.remaining_s or 0.0) > 2.0]
 
-        return waiting(self._seen(lambda seen: bool(waiting(seen))))[0]
+        return waiting(self._seen(waiting))[0]
 
-    def _seen(self, condition: Callable[[partq.GroupView], bool]) -> partq.GroupView:
-        found: list[partq.GroupView] = []
+    def _seen(self, condition: Callable[[partq.GroupView], object]) -> partq.GroupView:
+        found = self.status(self.queue)
 
         def is_seen() -> bool:
-            found.append(self.status(self.queue))
-            return condition(found[-1])
+            nonlocal found
+            found = self.status(self.queue)
+            return bool(condition(found))
 
         wait_until(is_seen, "what is to be seen", WAIT_S)
-        return found[-1]
+        return found
 
 
 @contextmanager
-def scene(
-    folder: Path, *, partitions: int = 12, rebalance_delay_s: float = 1.0, max_handoff_time_s: float = 3.0
-) -> Iterator[Scene]:
+def scene(folder: Path, *, partitions: int = 12, delay_s: float = 1.0, handoff_s: float = 3.0) -> Iterator[Scene]:
     """A group with its coordinator; no flow has joined yet."""
-    made = Scene(
-        folder, partitions=partitions, rebalance_delay_s=rebalance_delay_s, max_handoff_time_s=max_handoff_time_s
-    )
+    made = Scene(folder, partitions, rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s)
     with made.coordinator, made.stack:
         try:
             yield made

@@ -5,16 +5,12 @@ localhost, and under another name. What it sends behind a proxy that speaks TLS 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import partq
-from tests.cast.sidecars import Sidecar
-from tests.page.conftest import TOKEN, acknowledge
-from tests.page.serving import Served, serving
+from tests.page.conftest import TOKEN, Served, acknowledge, serving
 from tests.support.browser import Tab
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -77,18 +73,6 @@ def test_who_has_the_token_signs_in_and_every_action_is_shown_first_and_done(
     submit(tab, {}, "Apply")
     assert "40 messages will be delivered again" in tab.run("document.body.innerText")
     assert orders.checkpoints("billing").lag == 40
-
-
-@pytest.mark.conformance("OBS-03")
-def test_a_coordinators_page_is_signed_into_and_has_no_actions(tab: Tab, orders: partq.Queue, tmp_path: Path) -> None:
-    environ = {"PARTQ_STORE": orders.store, "PARTQ_OWNERSHIP": "store", "PARTQ_UI_TOKEN": TOKEN}
-    with Sidecar(tmp_path, "coordinator-1", environ) as sidecar:
-        wait_until(sidecar.is_ready, "coordinator", 30)
-        url = f"http://localhost:{sidecar.port}"
-        sign_in(tab, url)
-        tab.open(url + "/queues/orders/groups/billing")
-        assert "Rewind" not in tab.run("document.body.innerText")
-        tab.leave()
 
 
 @pytest.mark.conformance("OBS-03")

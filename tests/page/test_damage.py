@@ -12,9 +12,8 @@ import pytest
 
 import partq as api
 from tests.cast.sidecars import GROUP
-from tests.page.conftest import publish
+from tests.page.conftest import publish, serving
 from tests.page.scene import QUEUE, scene
-from tests.page.serving import serving
 from tests.support.command_line import Partq
 
 pytestmark = [pytest.mark.slow, pytest.mark.conformance("OBS-06")]
@@ -26,8 +25,8 @@ FLOWS = ["amber", "blue"]
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose group was shared by two flows and a coordinator until all of them went; another has not begun."""
     folder = tmp_path_factory.mktemp("damage")
-    with scene(folder, partitions=4, rebalance_delay_s=0.2) as made:
-        made.publish(100)
+    with scene(folder, partitions=4, delay_s=0.2) as made:
+        publish(made.queue, *[b"value"] * 100)
         for flow in FLOWS:
             made.join(flow)
         made.settled(*FLOWS)
@@ -61,35 +60,32 @@ def damage(store: Path, pattern: str) -> Path:
     ],
 )
 def test_what_a_group_has_lost_is_one_line_and_the_rest_is_shown(store: Path, pattern: str, lost: str) -> None:
+    """A damaged checkpoint is also told where groups are listed, and does not keep its group from being removed."""
     damage(store, pattern)
+    of_checkpoints = "checkpoint/" in pattern
     partq = Partq(store)
-    seen = partq.json("status", QUEUE, "--group", GROUP, "--ownership", "store")
+    words = ("status", QUEUE, "--group", GROUP, "--ownership", "store")
+    seen = partq.json(*words)
     assert [each["partition"] for each in seen["partitions"]] == [0, 1, 2, 3]
     assert [each["flow"] for each in seen["flows"]] == FLOWS
     assert sum(each["end"] for each in seen["partitions"]) == 100
-    assert lost in partq("status", QUEUE, "--group", GROUP, "--ownership", "store").stdout
-    for ownership in ([], ["--ownership", "store"]):
-        listed = partq.json("group", "list", QUEUE, *ownership)
-        assert [each["group"] for each in listed] == ["audit", GROUP]
-        assert listed[0]["problems"] == []
-    of_checkpoints = "checkpoint/" in pattern
-    assert (lost in json.dumps(partq.json("group", "list", QUEUE)[1]["problems"])) == of_checkpoints
+    assert lost in partq(*words).stdout
+    audit, billing = partq.json("group", "list", QUEUE)
+    assert (audit["group"], audit["problems"], billing["group"]) == ("audit", [], GROUP)
+    shared = partq.json("group", "list", QUEUE, "--ownership", "store")
+    assert [each["group"] for each in shared] == ["audit", GROUP]
+    assert (lost in json.dumps(billing["problems"])) == of_checkpoints
     assert (lost in " ".join(partq("group", "list", QUEUE).stdout.split())) == of_checkpoints
     assert partq.json("queue", "describe", QUEUE)["messages"] == 100
     with serving(partq.url, ownership="store") as page:
-        for path in ("/", f"/queues/{QUEUE}", f"/queues/{QUEUE}/groups/{GROUP}", f"/queues/{QUEUE}/groups/audit"):
-            answer = page.get(path)
-            assert answer.status == 200, path
-            assert "Not up to date" not in answer.text
-        assert lost in page.get(f"/queues/{QUEUE}/groups/{GROUP}").text
-        assert (lost in page.get(f"/queues/{QUEUE}").text) == of_checkpoints
-
-
-def test_a_group_with_a_damaged_checkpoint_can_be_removed(store: Path) -> None:
-    damage(store, f"{GROUP}/checkpoint/0")
-    partq = Partq(store)
-    assert "with 3 checkpoints" in partq("group", "remove", QUEUE, "--group", GROUP, "--force", "--yes").stdout
-    assert [each["group"] for each in partq.json("group", "list", QUEUE)] == ["audit"]
+        paths = ("/", f"/queues/{QUEUE}", f"/queues/{QUEUE}/groups/audit", f"/queues/{QUEUE}/groups/{GROUP}")
+        answers = [page.get(path) for path in paths]
+    assert [answer.status for answer in answers] == [200] * 4
+    assert not any("Not up to date" in answer.text for answer in answers)
+    assert [lost in answer.text for answer in answers[1:]] == [of_checkpoints, False, True]
+    if of_checkpoints:
+        assert "with 3 checkpoints" in partq("group", "remove", QUEUE, "--group", GROUP, "--force", "--yes").stdout
+        assert [each["group"] for each in partq.json("group", "list", QUEUE)] == ["audit"]
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -1,5 +1,6 @@
-"""The Dockerfile's words are right, and what it installs is enough for what the manifest runs. No image is built (the
-file and docs/kubernetes.md say so): its Python environment is put together from what is installed here.
+"""The sdist makes the wheel; the Dockerfile's words are right, and what it installs is enough for what the manifest
+runs. No image is built (the file and docs/kubernetes.md say so): its Python environment is put together from what is
+installed here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from fnmatch import fnmatch
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from tests.cast.sidecars import Sidecar
+from tests.release.check import build, check_contents
 from tests.support.command_line import takes
 from tests.support.servers import Prometheus, RedisServer, running
 from tests.support.waiting import wait_until
@@ -55,12 +56,8 @@ def built(folder: Path) -> Path:
             shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=60)
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = folder.glob("partq-*.whl")  # as the Dockerfile finds it
     return wheel
-
-
-def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
-    assert fnmatch(built(tmp_path).name, "partq-*.whl"), "as the Dockerfile finds it"
 
 
 def environment(folder: Path) -> str:
@@ -138,6 +135,12 @@ def test_what_the_image_has_is_enough_for_what_the_manifest_runs_and_prometheus_
             wait_until(lambda: bool(prometheus.ask("query", query="partq_coordinator_ready == 1")["result"]), "scrape")
             query = 'ALERTS{alertname="PartqNoCoordinator"}'  # pending or firing; seen before the first scrape, perhaps
             wait_until(lambda: not prometheus.ask("query", query=query)["result"], "silence of the alert")
+
+
+@pytest.mark.slow
+def test_the_sdist_is_whole_and_makes_the_same_wheel(tmp_path: Path) -> None:
+    """As far as can be told without installing what they need, which `scripts/release-check` does."""
+    check_contents(build(ROOT, "wheel", tmp_path), build(ROOT, "sdist", tmp_path), tmp_path / "source")
 
 
 def test_the_manifest_names_the_port_that_is_served() -> None:
