@@ -43,7 +43,7 @@ from partq_spark.log.sizes import LOG_SIZES
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
 from tests.world.scheduler import SECOND_US, Process, Scheduler, Strand
-from tests.world.threads import Lock, RLock, SimpleQueue, StandIn, Thread, ThreadPoolExecutor
+from tests.world.threads import Lock, SimpleQueue, StandIn, Thread, ThreadPoolExecutor
 
 EPOCH_S: Final = 1_700_000_000
 _FIRST_PID: Final = 2**30  # no process of this machine has it
@@ -52,7 +52,10 @@ _ELSEWHERE: Final = ("azure", "redis", "__main__", "page", "health", "figures", 
 _WAITS: Final = compile(
     "".join(
         textwrap.dedent(inspect.getsource(each))
-        for each in (threading.Condition, threading.Event, threading.Semaphore, threading.BoundedSemaphore)
+        for each in (
+            *(threading._RLock, threading.Condition, threading.Event),
+            *(threading.Semaphore, threading.BoundedSemaphore),
+        )
     ),
     "<the waits of threading>",
     "exec",
@@ -134,7 +137,6 @@ class Machine:
         self._nowhere = self.host_of(scheduler.process("nowhere"))
         names: dict[str, Any] = {
             "Lock": partial(Lock, self),
-            "RLock": partial(RLock, self),
             "Thread": partial(Thread, machine=self),
             "get_ident": lambda: self.current().ident,
             "current_thread": self.current,
@@ -143,7 +145,9 @@ class Machine:
         waits = {**names, "_allocate_lock": names["Lock"], "_deque": deque, "_islice": itertools.islice}
         waits |= {"_time": self.now_s, "__name__": "threading"}
         exec(_WAITS, waits)  # noqa: S102 - Python's own
-        names |= {name: waits[name] for name in ("Condition", "Event", "Semaphore", "BoundedSemaphore")}
+        waits["RLock"], restore = waits["_RLock"], waits["_RLock"]._acquire_restore
+        waits["_RLock"]._acquire_restore = lambda lock, state: self._deaf(partial(restore, lock, state))
+        names |= {name: waits[name] for name in ("RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore")}
         times: dict[str, Any] = {
             "monotonic": self.now_s,
             "perf_counter": self.now_s,
@@ -247,6 +251,15 @@ class Machine:
         error = self._signals.pop(strand, None)
         if error is not None:
             raise error
+
+    def _deaf(self, act: Callable[[], object]) -> None:
+        """As Python's own reentrant lock: no signal is heard in there."""
+        strand = self.strand
+        strand.is_deaf = True
+        try:
+            act()
+        finally:
+            strand.is_deaf = False
 
     def is_waiting(self, strand: Strand) -> bool:
         return strand in self._waiting

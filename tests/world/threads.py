@@ -74,56 +74,6 @@ class Lock:
         self.release()
 
 
-class RLock:
-    """As `threading.RLock`."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._lock = Lock(machine)
-        self._owner: Strand | None = None
-        self._count = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._is_owned():
-            self._count += 1
-            return True
-        if not self._lock.acquire(blocking, timeout):
-            return False
-        self._owner, self._count = self._machine.strand, 1
-        return True
-
-    def release(self) -> None:
-        if not self._is_owned():
-            raise RuntimeError("cannot release un-acquired lock")
-        self._count -= 1
-        if not self._count:
-            self._owner = None
-            self._lock.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def _is_owned(self) -> bool:
-        return self._owner is self._machine.strand
-
-    def _release_save(self) -> int:
-        count, self._count, self._owner = self._count, 0, None
-        self._lock.release()
-        return count
-
-    def _acquire_restore(self, count: int) -> None:
-        strand = self._machine.strand
-        strand.is_deaf = True  # as Python's own: no signal is heard in here
-        try:
-            self._lock.acquire()
-        finally:
-            strand.is_deaf = False
-        self._owner, self._count = self._machine.strand, count
-
-
 class SimpleQueue:
     """As `queue.SimpleQueue`."""
 
