@@ -60,8 +60,8 @@ class Stage:
             ownership="store",
         )
         self.world = world = World(plan)
-        self.weather = Weather(way_us=0)
-        self.line = world.road = Line(world.store, world.machine, Journey(world.machine, self.weather, lambda _: None))
+        journey = Journey(world.machine, Weather(way_us=0), lambda _: None)
+        self.line = world.road = Line(world.store, world.machine, journey)
         self.coordinator: Coordinator  # the newest
         self._exits = ExitStack()
         self._published = 0
@@ -234,10 +234,9 @@ class Stage:
 
         return put_back
 
-    def instead(self, kind: str, part: str, act: Act, by: str = "") -> Callable[[], bool]:
-        """The next such call does this. Whether it is still to come."""
-        self.line.coming.append(found := Instead(kind, part, by, act))
-        return lambda: found in self.line.coming
+    def instead(self, kind: str, part: str, act: Act, by: str = "") -> None:
+        """The next such call does this."""
+        self.line.coming.append(Instead(kind, part, by, act))
 
     def hold(self, kind: str, part: str, *, by: str = "", after: bool = False, lost: bool = False) -> Held:
         """The next such call stands still, before or after it takes effect. Then its answer may be lost."""
@@ -249,15 +248,9 @@ class Stage:
             found = effect()
             if after:
                 held.stand_still()
-            return found if not lost else _lost()
+            if lost:
+                raise partq.Unavailable("no answer came (test)")
+            return found
 
         self.instead(kind, part, slowly, by)
         return held
-
-    def lose(self, kind: str, part: str, *, by: str = "", answer: bool = True) -> Callable[[], bool]:
-        """The answer to the next such call is lost, or the request. Whether it is still to come."""
-        return self.instead(kind, part, lambda effect: _lost(effect() if answer else None), by)
-
-
-def _lost(_answer: object = None) -> Any:
-    raise partq.Unavailable("no answer came (test)")

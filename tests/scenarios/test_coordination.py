@@ -100,15 +100,6 @@ def test_all_is_well_when(when: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_flows_that_come_and_go_in_good_order_mark_nothing_and_repeat_nothing(seed: int) -> None:
-    world = played(replace(CALM, seed=seed), Event(6.0, "stop", "one", 4.0), Event(14.0, "stop", "two", 4.0))
-    rows = given(world)
-    assert len(rows) == len({(row.partition, row.offset) for row in rows}) == 60
-    assert not any(row.marked for row in rows)
-    assert given(world, "two", since_s=7.0, until_s=10.0)
-
-
-@pytest.mark.parametrize("seed", range(3))
 def test_flows_go_on_with_what_they_have_while_no_coordinator_runs(seed: int) -> None:
     world = played(replace(CALM, seed=seed), Event(6.0, "kill", "coordinator", 15.0))
     assert not any(row.marked for row in given(world))

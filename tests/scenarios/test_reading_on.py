@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 
 import pytest
 
-from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, delivered, new
+from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, delivered
 
 # --- AvailableNow -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("CHK-06")
-def test_available_now_reads_what_there_was_and_acknowledges_its_last_batch(stage: Stage) -> None:
-    stage.publish(5, 4)
-    query = stage.query(maxMessagesPerTrigger="4", checkpointInterval="1m").start(available_now=True)
-    stage.publish(1, 1)
-    query.drain()
-    assert Counter(row.partition for row in query.rows) == {0: 5, 1: 4}
-    assert [stage.offset(p) for p in (0, 1)] == [5, 4]
-    query.stop().start(available_now=True).drain()
-    assert delivered(query) == stage.everything
 
 
 @pytest.mark.conformance("CHK-06")
@@ -97,15 +84,3 @@ def test_the_group_begins_where_its_first_query_says_and_later_ones_are_warned(
         timed.options["startingTimestamp"] = "2022-11-20T09:30:00+01:00"
         timed.start().plan()
     assert f"`{command} --to-timestamp 2022-11-20T08:30:00.000000Z --store {stage.world.url}`" in caplog.text
-
-
-def test_where_a_stream_without_a_group_begins_is_fixed_at_once(alone: Stage) -> None:
-    alone.publish(2, 2)
-    stream = alone.ungrouped(startingOffsets="latest", pollInterval="60s").start()
-    began_s = alone.now_s
-    stream.trigger()
-    assert alone.now_s - began_s < 5
-    assert stream.rows == []
-    alone.publish(1, 1)
-    stream.kill().start().trigger()
-    assert sorted(stream.rows) == [*new(2, 3), *new(2, 3, 1)]

@@ -117,23 +117,6 @@ def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership
     assert not [name for name in stage.world.store._objects if "/ownership/flows/" in name], "it did not bind again"
 
 
-@pytest.mark.conformance("OWN-03")
-def test_an_ownership_store_that_lost_everything_is_not_taken_for_a_removed_group(alone: Stage) -> None:
-    """The head says that the group is there: its flows wait for a sidecar."""
-    coordinator = alone.coordinated()
-    query = alone.query("a").begun().run()
-    alone.publish(4, 4)
-    alone.until(lambda: delivered(query) == alone.everything)
-    coordinator.kill()
-    alone.wipe(f"default/orders/{GROUP}/ownership/")
-    alone.publish(1, 1)
-    alone.sleep(25.0)
-    assert query.failure is None
-    assert len(query.rows) == 8
-    coordinator.start()
-    alone.until(lambda: set(delivered(query)) == set(alone.everything))
-
-
 @pytest.mark.parametrize("again", [True, False])
 def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_in_the_next(
     alone: Stage, again: bool
