@@ -37,18 +37,6 @@ def test_what_was_not_given_out_cannot_be_acknowledged(stage: Stage) -> None:
     assert offsets(stage) == [0, 0]
 
 
-@pytest.mark.conformance("HAN-12")
-def test_a_partition_that_nobody_acknowledges_does_not_use_up_the_window_of_the_others(stage: Stage) -> None:
-    stage.publish(20, 20)
-    query, application = joined(stage, maxDeliveredUnackedMsgsPerFlow="6")
-    query.drain()
-    assert [len(query.offsets(p)) for p in (0, 1)] == [3, 3]
-    for count in range(1, 6):
-        application.acknowledge({1: 3 * count})
-        query.drain()
-        assert [len(query.offsets(p)) for p in (0, 1)] == [3, 3 * (count + 1)]
-
-
 @pytest.mark.conformance("API-05")
 def test_a_batch_that_nobody_looked_into_is_not_acknowledged_by_what_comes_after_it(alone: Stage) -> None:
     """As when a signal's exception comes between `poll` and the assignment."""

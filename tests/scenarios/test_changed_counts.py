@@ -4,7 +4,6 @@ its order, whatever happens, the judge of the world shows in random histories.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -169,25 +168,6 @@ def test_a_group_that_begins_after_a_removal_does_not_wait_for_what_was_before_i
     query = stage.query("left", **options).begun(4, 4)
     until([query], lambda: len(query.rows) == 8)
     assert (query.offsets(0), query.offsets(1)) == ([*range(5, 9)], [*range(5, 9)])
-
-
-@pytest.mark.conformance("RES-03")
-def test_a_run_up_to_now_waits_for_others_within_its_bound(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    left, right = two(stage)
-    stage.publish(5, 5)
-    stage.alter(3)
-    stage.publish_keys(KEYS)
-    until([left], lambda: len(left.partitions) + len(right.partitions) == 3)
-    run, other = (left, right) if 2 in left.partitions else (right, left)
-    run.kill().start(available_now=True)
-    with caplog.at_level(logging.WARNING):
-        run.drain()
-    assert run.offsets(2) == []
-    assert "messages are left" in caplog.text
-    run.kill().start(available_now=True)
-    other.run()
-    run.drain()
-    stage.until(all_came(left, right))
 
 
 # --- without a group --------------------------------------------------------------------------------------------------

@@ -104,28 +104,6 @@ def test_a_checkpoint_that_is_newer_than_the_log_is_refused_for_whoever_begins_a
     assert other.rows == []
 
 
-def test_one_that_reads_on_in_the_copy_does_not_take_over_what_counts_as_read_by_another(stage: Stage) -> None:
-    """The newest publish that it knows of is there, and says nothing of what the other one has read."""
-    left, right = begun(stage.query("left"), stage.query("right"))
-    left.run(), right.run()
-    stage.until(lambda: len(left.partitions) == len(right.partitions) == 1)
-    (mine,) = left.partitions
-    stage.publish(3, 3)
-    stage.until(lambda: len(left.rows) == len(right.rows) == 3)
-    put_back = stage.copy(HEAD)
-    stage.publish(*(5 if p == mine else 0 for p in (0, 1)))
-    stage.until(lambda: len(left.rows) == 8)
-    stage.sleep(3.0)
-    left.kill()
-    put_back()
-    for _ in range(9):
-        stage.publish(1, 1)
-    stage.until(lambda: len(right.rows) == 12)
-    stage.until(lambda: right.failure is not None or bool(right.offsets(mine)))
-    assert "has read publish" in str(right.failure)
-    assert right.offsets(mine) == []
-
-
 def test_a_batch_that_spark_repeats_is_not_made_of_other_messages(alone: Stage) -> None:
     query = made(alone, {"ownership": "none"}, 5)
     put_back = alone.copy(HEAD)

@@ -22,29 +22,6 @@ def settled(query: Query) -> None:
     query.drain()
 
 
-@pytest.mark.conformance("OWN-01")
-@OWNERSHIPS
-@pytest.mark.parametrize("checkpoints", ["none", "store"])
-def test_ownership_and_checkpoints_work_with_and_without_each_other(
-    stage: Stage, ownership: str, checkpoints: str
-) -> None:
-    query = stage.query("left", ownership=ownership, checkpoints=checkpoints).begun(4, 4).drain()
-    assert delivered(query) == stage.everything
-    asked = [name for by, _, name in stage.line.calls if by == "left" and "/ownership/" in name]
-    assert bool(asked) == (ownership == "store")
-    query.stop()
-    assert (stage.owner(0), stage.offset(0) or 0) == (("left", 1), 4 if checkpoints == "store" else 0)
-    query.start()
-    stage.publish(1, 1)
-    query.drain()
-    assert delivered(query) == stage.everything, "its own Spark checkpoint is enough to go on"
-    query.stop()
-    stage.sleep(20.0)
-    other = stage.query("right", ownership=ownership, checkpoints=checkpoints).begun().drain()
-    assert len(other.rows) == (0 if checkpoints == "store" else 10), "a new owner begins where the group began"
-    assert {row.marked for row in other.rows} <= {True}
-
-
 @pytest.mark.conformance("OWN-01", "CHK-04")
 @OWNERSHIPS
 def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_retention_would_count_by(
@@ -55,6 +32,8 @@ def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_ret
     query = stage.query("left", ownership=ownership, checkpoints="none").goes_on_from(kept).start()
     stage.publish(1, 1)
     stage.until(lambda: query.trigger() or len(query.rows) == 2)
+    asked = [name for by, _, name in stage.line.calls if by == "left" and "/ownership/" in name]
+    assert bool(asked) == (ownership == "store"), "each of the two can be used without the other"
     assert {row[1:] for row in query.rows} == {(10, False)}, "it goes on by its Spark checkpoint, nothing is marked"
     assert [stage.offset(p) for p in (0, 1)] == [None, None]
     for goal in ({"by": 5}, {"to": "earliest"}):
