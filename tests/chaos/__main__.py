@@ -33,8 +33,8 @@ def told(outcome: Outcome) -> list[str]:
     consumers = f" and {len(CONSUMERS)} consumers in plain Python" if course.python else ""
     return [
         f"{course.drivers} Spark drivers{consumers} on {STORES[course.store]}, seed {course.seed}",
-        f"{course.minutes:g} minutes {'without' if course.calm else 'of'} faults, {course.took_s:.0f} s in all",
-        *([] if course.calm else [troubled]),
+        f"{course.minutes:g} minutes of faults, {course.took_s:.0f} s in all",
+        troubled,
         f"{course.published} messages in {' → '.join(map(str, course.counts))} partitions",
         *(
             f"{mode.value}: {each.rows} rows in {each.batches} batches, {each.marked} of them marked redelivered, "
@@ -105,7 +105,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--python", action="store_true", help="one consumer in plain Python of each kind among the drivers' flows"
     )
-    parser.add_argument("--calm", action="store_true", help="no faults")
     parser.add_argument("--store", choices=("file", "azurite"), default="file")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing: judge what a run left there")
     found = parser.parse_args(arguments)
@@ -121,7 +120,6 @@ def main(arguments: Sequence[str]) -> int:
             drivers=found.drivers,
             store=found.store,
             counts=found.resize,
-            calm=found.calm,
             modes=found.modes,
             python=found.python,
         )

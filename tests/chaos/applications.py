@@ -62,11 +62,12 @@ def _written_us(path: Path) -> int:
 
 
 class ByHand(Application):
-    """Acknowledges by hand. One for every start of the query: what it has in mind goes with it."""
+    """Acknowledges by hand. One for every start of the query with these options: what it has in mind goes with it."""
 
-    def __init__(self, acknowledger: Acknowledger, group: str, folder: Path) -> None:
-        super().__init__(group, folder, fails=True)
-        self._acknowledger = acknowledger
+    def __init__(self, options: dict[str, str], queue: str, folder: Path) -> None:
+        super().__init__(options["group"], folder, fails=True)
+        names = {name: options[name] for name in ("group", "flow", "store")}
+        self._acknowledger = Acknowledger(queue=queue, timeout_s=_WAIT_S, **names)
         self._lock = threading.Lock()
         self._process = ""
         self._held: dict[int, tuple[int, list[Row]]] = {}  # not acknowledged yet: epoch and rows, by partition
@@ -123,11 +124,3 @@ class ByHand(Application):
         refused = tuple(row for row in said if row.partition not in counted)
         self._journal.write(Refused(now_us(), self._group, self._name, refused))
         self._held = {}
-
-
-def by_hand(options: dict[str, str], queue: str, folder: Path) -> ByHand:
-    """For the query with these options."""
-    acknowledger = Acknowledger(
-        queue=queue, group=options["group"], flow=options["flow"], store=options["store"], timeout_s=_WAIT_S
-    )
-    return ByHand(acknowledger, options["group"], folder)

@@ -44,7 +44,6 @@ class Course:
     drivers: int
     store: str = "file"  # or "azurite"
     counts: tuple[int, ...] = (8,)  # of partitions, one after another
-    calm: bool = False  # without faults
     modes: tuple[Mode, ...] = (Mode.AUTO,)
     python: bool = False  # one consumer in plain Python of each kind shares the group with the drivers
 
@@ -62,7 +61,7 @@ class Course:
         words.append(f"--store {self.store}")
         words += [f"--resize {','.join(map(str, self.counts))}"] if len(self.counts) > 1 else []
         words += [f"--modes {','.join(self.modes)}"] if len(self.modes) > 1 else []
-        return " ".join([*words, *(["--python"] if self.python else []), *(["--calm"] if self.calm else [])])
+        return " ".join([*words, *(["--python"] if self.python else [])])
 
     @property
     def names(self) -> dict[str, Mode]:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark import register
 from tests.cast.journal import EVENTS
-from tests.chaos.applications import Application, by_hand
+from tests.chaos.applications import Application, ByHand
 from tests.chaos.course import Mode
 
 _LOOK_S: Final = 0.05
@@ -67,7 +67,7 @@ def start(spark: SparkSession, plan: Plan) -> Started:
     writing = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     writing = writing.trigger(processingTime=plan["trigger"])
     if plan["mode"] == Mode.MANUAL:
-        application: Application = by_hand(options, plan["queue"], folder)
+        application: Application = ByHand(options, plan["queue"], folder)
     else:
         application = Application(options["group"], folder, fails=plan["mode"] != Mode.AUTO)
     return Started(writing.foreachBatch(application).start(), application)

@@ -51,7 +51,7 @@ class Chaos:
         self._duration_s = course.minutes * 60
         self._faults = plan(
             course.seed,
-            duration_s=0 if course.calm else self._duration_s,
+            duration_s=self._duration_s,
             drivers=len(on.drivers),
             session_timeout_s=SESSION_TIMEOUT_S,
             slow_store=course.store == "azurite",

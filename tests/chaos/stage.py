@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import psutil
 
@@ -131,7 +132,7 @@ def stage(folder: Path, course: Course) -> Iterator[Stage]:
             proxy = stack.enter_context(Proxy(server.port).running())
             slow_road = f"http://127.0.0.1:{proxy.port}/{server.account}"
             url, reached = server.fresh_url(), {CREDENTIALS: server.connection_string_with(server.key, slow_road)}
-            stack.enter_context(_credentials(server.connection_string))
+            stack.enter_context(mock.patch.dict(os.environ, {CREDENTIALS: server.connection_string}))  # our own stores
         cast = stack.enter_context(
             Cast(
                 folder,
@@ -151,16 +152,3 @@ def stage(folder: Path, course: Course) -> Iterator[Stage]:
             program = cast.consumer(name, kind)
             made.append(Player(name, Mode.AUTO, folder / name, program, has_jvm=False))
         yield Stage(cast, made, proxy)
-
-
-@contextlib.contextmanager
-def _credentials(connection_string: str) -> Iterator[None]:
-    """For the stores that this process opens."""
-    before = os.environ.get(CREDENTIALS)
-    os.environ[CREDENTIALS] = connection_string
-    try:
-        yield
-    finally:
-        del os.environ[CREDENTIALS]
-        if before is not None:
-            os.environ[CREDENTIALS] = before
