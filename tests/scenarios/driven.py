@@ -12,13 +12,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import partq
 from partq_spark.spark.source import PartqDataSource
-from tests.scenarios.ways import Step
 from tests.world.drivers import SOURCE
 from tests.world.machine import Host
 from tests.world.spark import Reader, ReaderDied
 
 if TYPE_CHECKING:
-    from tests.scenarios.stage import Stage
+    from tests.scenarios.stage import Stage, Step
 
 GROUP: Final = "billing"
 QUEUE: Final = "orders"

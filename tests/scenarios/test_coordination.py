@@ -1,18 +1,23 @@
 """Leaders, flows and stores at the worst moment: in each of these stories nothing is lost, nothing comes twice without
-a mark, nobody leads who was followed, and no partition moves early. Each needs a guard of the product, or several:
-without one the judge has something to say (`tests/power/guards.toml` names them).
+a mark, keys keep their order, nobody leads who was followed, no partition moves early, nobody waits for too long, and
+what queries write is whole. Each needs a guard of the product, or several: without one the judge of the world has
+something to say (`tests/power/guards.toml` names them).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, product
 from typing import Final
 
 import pytest
 
-from tests.scenarios.words import CALM, given, owners, played
+from tests.world.facts import Checkpointed, Given, Row, Wrote
 from tests.world.plan import URL, Event, Plan
+from tests.world.query_plan import QueryPlan
+from tests.world.world import World
 
+CALM: Final = Plan(messages=60, pause_s=1.0, partitions=2, flows=("one", "two"), handles_s=0.4)
 REDIS: Final = replace(CALM, ownership=URL)
 TWO_LEADERS: Final = replace(CALM, coordinators=("coordinator", "second-coordinator"))
 BUSY: Final = replace(CALM, messages=150, pause_s=0.2, handles_s=0.3, max_handoff_time_s=0.5, session_timeout_s=8.0)
@@ -91,6 +96,31 @@ STORIES: Final[dict[str, tuple[Plan, *tuple[Event, ...]]]] = {
 }
 
 
+def played(plan: Plan, *events: Event) -> World:
+    """The world after it."""
+    world = World(replace(plan, events=events))
+    world.play()
+    return world
+
+
+def given(world: World, flow: str = "", *, since_s: float = 0.0, until_s: float = float("inf")) -> list[Row]:
+    """What a flow was given, or all were."""
+    batches = [each for each in world.facts if isinstance(each, Given)]
+    return list(
+        chain.from_iterable(
+            each.rows for each in batches if each.flow.startswith(flow) and since_s <= each.at_us / 1e6 <= until_s
+        )
+    )
+
+
+def owners(world: World, *, since_s: float = 0.0, until_s: float = float("inf")) -> set[tuple[int, str, int]]:
+    """Which flow had which partition, at which epoch, by the checkpoints as they were at the beginning and since."""
+    written = [each for each in world.facts if isinstance(each, Checkpointed) and each.at_us / 1e6 <= until_s]
+    first = {each.partition: each for each in written if each.at_us / 1e6 <= since_s}
+    later = [each for each in written if each.at_us / 1e6 > since_s]
+    return {(each.partition, each.flow, each.epoch) for each in (*first.values(), *later)}
+
+
 @pytest.mark.parametrize("when", STORIES, ids=lambda when: when.replace(" ", "-"))
 def test_all_is_well_when(when: str) -> None:
     played(*STORIES[when])
@@ -135,3 +165,30 @@ def test_who_comes_back_without_a_mapping_waits_until_the_delay_is_over_and_the_
 def test_a_body_that_is_slower_than_its_session_keeps_its_partitions() -> None:
     world = played(replace(CALM, flows=("one",), handles_s=20.0, messages=30))
     assert not any(row.marked for row in given(world))
+
+
+# --- what queries write into queues -----------------------------------------------------------------------------------
+
+SINKS: Final = ("stream", "fan-out", "one write", "two queues")
+HARMS: Final = (
+    Event(14.0, "restore", "query", number=7),  # an older copy of it is put back
+    Event(14.0, "logs cut", "query", number=3),  # the newest entries of both logs are gone
+    Event(14.0, "logs cut", "query", number=5),  # those of the offset log
+)
+LAST: Final = Event(14.0, "restore", "query", number=2)
+"""By two seeds an earlier queue of a fan-out would take its part, because it knows nothing of the number."""
+
+
+@pytest.mark.conformance("DIS-10")
+@pytest.mark.parametrize(
+    ("sink", "harm", "seed"),
+    [*((*each, 0) for each in product(SINKS, HARMS)), ("fan-out", LAST, 6), ("fan-out", LAST, 9)],
+)
+def test_where_sparks_checkpoint_is_not_what_it_was_rows_are_refused_and_never_dropped(
+    sink: str, harm: Event, seed: int
+) -> None:
+    """A person does what refusals say."""
+    alone = replace(CALM, seed=seed, flows=(), queries=("query",), messages=40, query=QueryPlan(sink=sink))
+    world = played(alone, harm)
+    assert any(isinstance(each, Wrote) and each.ending == "refused" for each in world.facts)
+    assert any(what.startswith("resolved") for what in world.counts)

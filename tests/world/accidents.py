@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tests.world.journey import Weather
 from tests.world.ownership import LOSSES
 from tests.world.plan import URL, Event
 from tests.world.processes import Actor, Flow, Operator
 from tests.world.queries import Query
 from tests.world.scheduler import SECOND_US, Crash, Process
+from tests.world.store import Weather
 
 if TYPE_CHECKING:
     from tests.world.world import World

@@ -18,11 +18,11 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, import_client, open_ownership
 from partq_spark.log.connect import shared_store
 from partq_spark.objects.api import ObjectStore
-from tests.world.journey import Journey
 from tests.world.machine import Host, Machine
 from tests.world.plan import URL
 from tests.world.processes import Actor
 from tests.world.scheduler import SECOND_US, Strand
+from tests.world.store import Journey
 
 LOSSES: Final = ("flush", "empty", "rollback")
 """It is emptied and says nothing of it; it is started again without data; with an old copy."""

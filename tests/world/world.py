@@ -19,7 +19,6 @@ from tests.world.accidents import ACCIDENTS, Accidents
 from tests.world.clients import Application
 from tests.world.facts import Befell, Fact, Lying, Removed, Resolved, Violation, demand, told
 from tests.world.interruptions import Interrupter
-from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
 from tests.world.ledger import Ledger
 from tests.world.log_plan import GRACE_S
@@ -33,7 +32,7 @@ from tests.world.queries import Query
 from tests.world.query_plan import RESULTS, SUBSCRIPTIONS, queues_of
 from tests.world.scheduler import SECOND_US, Scheduler
 from tests.world.spark import Around
-from tests.world.store import Road, TrueStore
+from tests.world.store import Journey, Road, TrueStore, Weather
 
 MOST_STEPS: Final = 2_000_000
 QUEUE: Final = "orders"
