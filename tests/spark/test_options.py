@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import partq
 from partq_spark.spark import options
@@ -130,37 +128,30 @@ def test_a_queue_must_be_named_once_by_a_good_name_in_a_store_with_an_absolute_u
         refused(parse, "store", store=store)
 
 
-def test_names_are_lower_cased_and_the_store_is_canonical_or_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given_by in ({"path": "Orders"}, {"path": "Orders", "queue": "orders"}):
-        assert options.source_options({**given_by, "store": STORE}).target.queue == "orders"
-    assert source(namespace="Shop").target.namespace == "shop"
-    assert source(store="file:///stores//here/x/..").target.store == STORE
-    assert source(store="azure://container/prefix/").target.store == "azure://container/prefix"
+def test_the_store_is_the_environments_or_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARTQ_STORE", "file:///from/variable")
     assert options.source_options({"queue": "orders"}).target.store == "file:///from/variable"
     monkeypatch.delenv("PARTQ_STORE")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert options.source_options({"queue": "orders"}).target.store == "file:///home/somebody/.partq"
-
-
-def test_defaults() -> None:
-    found = stream()
-    assert (found.target.queue, found.target.store, found.target.namespace) == ("orders", STORE, "default")
-    assert found.target.retry_timeout_s == 120.0
-    assert (found.group, found.start, found.max_messages, found.max_bytes) == (None, None, None, None)
-    assert (found.max_delivered_unacked, found.poll_interval_s) == (None, None)
-    assert (found.fail_on_data_loss, found.include_headers) == (True, False)
-    assert source().end.edge == "latest"
-    written = sink()
-    assert (written.queue, written.topic, written.fail_on_unattracted) == ("orders", None, False)
-    assert (written.compression, written.include_headers, written.transaction) == ("lz4", False, None)
-    assert written.where.target("orders") == found.target
+    assert options.source_options({"path": "Orders"}).target.store == "file:///home/somebody/.partq"
 
 
 # --- what a value may be ----------------------------------------------------------------------------------------------
 
 AT = source(startingTimestamp=WHEN).start
 TAKEN: list[tuple[dict[str, str], str, Any]] = [
+    *(
+        ({}, name, default)
+        for name, default in (
+            *(("group", None), ("start", None), ("max_messages", None), ("max_bytes", None), ("end.edge", "latest")),
+            *(("max_delivered_unacked", None), ("poll_interval_s", None), ("include_headers", False)),
+            *(("fail_on_data_loss", True), ("target.retry_timeout_s", 120.0), ("target.namespace", "default")),
+        )
+    ),
+    ({"path": "Orders"}, "target.queue", "orders"),
+    ({"namespace": "Shop"}, "target.namespace", "shop"),
+    ({"store": "file:///stores//here/x/.."}, "target.store", STORE),
+    ({"store": "azure://container/prefix/"}, "target.store", "azure://container/prefix"),
     *(({"failOnDataLoss": text}, "fail_on_data_loss", text == "TRUE") for text in ("TRUE", "False", " false ")),
     *(({"maxMessagesPerTrigger": text}, "max_messages", n) for text, n in (("1", 1), (" 20 ", 20), (str(MOST), MOST))),
     *(
@@ -172,7 +163,7 @@ TAKEN: list[tuple[dict[str, str], str, Any]] = [
         for text, seconds in (("0s", 0.0), ("50ms", 0.05), ("1.5s", 1.5), ("1 s", 1.0), ("1m", 60.0))
     ),
     ({"startingOffsets": "LATEST"}, "start.edge", "latest"),
-    ({"startingOffsets": '{"0": 12, "1": 7}'}, "start.offsets", {0: 12, 1: 7}),
+    ({"startingOffsets": f'{{"0": 0, "12": {MOST}}}'}, "start.offsets", {0: 0, 12: MOST}),
     ({"endingOffsets": "earliest"}, "end.edge", "earliest"),
     ({"endingTimestamp": "2026-11-20T10:30:00+01:00"}, "end", AT),
     ({"startingTimestamp": WHEN}, "start.time_us", 1_795_167_000_000_000),
@@ -218,23 +209,13 @@ def test_values_that_are_refused_with_what_is_allowed(name: str) -> None:
         refused(options.source_options, f"{name!r} is empty", **{name: blank})
 
 
-@given(st.dictionaries(st.integers(0, 2000), st.integers(0, MOST), min_size=1))
-def test_offsets_are_read_as_they_were_written(offsets: dict[int, int]) -> None:
-    text = "{" + ", ".join(f'"{partition}": {offset}' for partition, offset in offsets.items()) + "}"
-    assert source(startingOffsets=text).start.offsets == offsets
-
-
-def test_a_place_by_offset_and_by_time_contradicts_itself() -> None:
-    for edge in ("starting", "ending"):
-        both = {f"{edge}Offsets": "earliest", f"{edge}Timestamp": WHEN}
-        said = (f"{edge}Offsets='earliest'", f"{edge}Timestamp='{WHEN}'", "contradict")
-        refused(options.source_options, *said, **both)
-
-
 # --- sinks ------------------------------------------------------------------------------------------------------------
 
 
 def test_compression_and_transactions() -> None:
+    written = sink()
+    assert (written.compression, written.transaction, written.include_headers) == ("lz4", None, False)
+    assert written.where.target("orders") == source().target
     for text in ("none", "lz4", "zstd", "LZ4"):
         assert sink(compression=text).compression == text.lower()
     refused(options.batch_sink_options, "compression='gzip' is not allowed: give none, lz4 or zstd", compression="gzip")
@@ -281,11 +262,9 @@ def test_a_group_has_defaults_its_ownership_may_come_from_the_environment(monkey
     assert stream(group="billing", ownership="none").group.ownership == "none"
     assert stream().group is None, "without a group it says nothing"
 
-
-def test_by_hand_there_is_a_bound_for_what_is_in_hand() -> None:
     by_hand = {"group": "billing", "ackMode": "MANUAL", "flow": "left"}
     found = stream(**by_hand)
-    assert (found.group.manual_acks, found.max_delivered_unacked) == (True, 10_000)
+    assert (found.group.manual_acks, found.max_delivered_unacked) == (True, 10_000), "what is in hand has a bound"
     assert stream(**by_hand, maxDeliveredUnackedMsgsPerFlow="7").max_delivered_unacked == 7
 
 
@@ -303,10 +282,14 @@ def test_by_hand_there_is_a_bound_for_what_is_in_hand() -> None:
         ({"ackMode": "sometimes"}, "give auto or manual"),
         ({"flow": "no spaces"}, "flow name 'no spaces'"),
         ({"group": "_segments"}, "begin with '_'"),
+        *(
+            ({f"{edge}Offsets": "earliest", f"{edge}Timestamp": WHEN}, f"and {edge}Timestamp='{WHEN}' contradict")
+            for edge in ("starting", "ending")
+        ),
     ],
 )
-def test_what_contradicts_itself_in_a_group_is_refused(more: dict[str, str], said: str) -> None:
-    refused(options.stream_source_options, said, **{"group": "billing", **more})
+def test_what_contradicts_itself_is_refused(more: dict[str, str], said: str) -> None:
+    refused(options.source_options, said, **{"group": "billing", **more})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

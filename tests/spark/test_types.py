@@ -1,11 +1,11 @@
 """Typed queues in real Spark: rows of every type by batch and stream are what Parquet makes of them, the partition of a
-key is what Spark SQL says, a DDL means what Spark's own parser says, and what a user sees of refusals and tables.
+key is what Spark SQL says, a DDL means what Spark's own parser says; what a user sees of refusals and tables, and of
+columns that change while queries run.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 from py4j import java_gateway, protocol
 from pyspark.errors import PySparkException
-from pyspark.ml.functions import array_to_vector
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType
 
@@ -23,6 +21,7 @@ from partq_spark.log.schema.ddl import ddl_of, parse_ddl
 from partq_spark.log.schema.struct_json import parse_struct_json
 from tests.log.schema.texts import a_ddl
 from tests.support.spark import Lab, ended, failure
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -178,91 +177,89 @@ def test_every_ddl_means_what_spark_makes_of_it(lab: Lab, monkeypatch: pytest.Mo
 # --- what a user is told ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def sql(lab: Lab) -> Iterator[SparkSession]:
-    """TIME is off by default in Spark itself."""
-    lab.spark.conf.set("spark.sql.timeType.enabled", "true")
-    yield lab.spark
-    lab.spark.conf.unset("spark.sql.timeType.enabled")
-    lab.spark.sql("DROP TABLE IF EXISTS orders_table")
-    lab.spark.sql("DROP VIEW IF EXISTS orders_view")
-
-
 @pytest.mark.conformance("TYP-04")
-def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_published(lab: Lab, sql: SparkSession) -> None:
-    """What is wrong with a column before any task runs."""
+def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_published(lab: Lab) -> None:
+    """What is wrong with a column before any task runs. All that there is of both is in `test_refused_columns`."""
     lab.create("orders", schema="id INT NOT NULL, name STRING, at TIMESTAMP, tags ARRAY<STRING>")
     before = lab.head("orders")
-    rows = sql.range(3).coalesce(1)
-    no_task = sql.range(3).where("raise_error('a task ran') IS NULL")
-    as_int = "CAST(id AS INT) id"
-    point = f.expr("st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')")
-    kinds = {
-        "time(6)": f.expr("TIME'12:00:00'"),
-        "interval day": f.expr("INTERVAL '1' DAY"),
-        "interval month": f.expr("INTERVAL '1' MONTH"),
-        "geometry(0)": point,
-        "vector": array_to_vector(f.array(f.lit(1.0))),
-        "variant": f.expr("parse_json('1')"),
-    }
-    cases = [
-        (no_task.selectExpr("id"), "column 'id' has type BIGINT, the queue's is INT: cast it"),
-        (no_task.selectExpr(as_int, "id price"), "column 'price' (BIGINT) is none of the queue's (id, name, at, tags)"),
-        (no_task.selectExpr("'a' name"), "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
-        (no_task.selectExpr(as_int, "CAST(id AS INT) ID"), "are both the queue's column 'id'"),
-        *(
-            (
-                no_task.select(no_task.id.cast("int"), value.alias("name")),
-                f"column 'name' has type {shown}, the queue's",
-            )
-            for shown, value in kinds.items()
-        ),
-        (rows.selectExpr("CAST(IF(id = 2, NULL, id) AS INT) id"), "row 2, column 'id': null, where the queue's"),
-        (rows.selectExpr(as_int, "CAST(X'FF' AS STRING) name"), "row 0, column 'name': a STRING that is not UTF-8"),
-        (
-            rows.selectExpr(as_int, "array('a', CAST(X'FF' AS STRING)) tags"),
-            "row 0, column 'tags.element': a STRING that",
-        ),
-        (
-            rows.selectExpr(as_int, "timestamp_seconds(253402300800) at"),
-            "row 0, column 'at': a TIMESTAMP outside of the",
-        ),
-    ]
-    for given, says in cases:
+    rows = lab.spark.range(3).coalesce(1)
+    no_task = rows.where("raise_error('a task ran') IS NULL")
+    as_int, not_text = "CAST(id AS INT) id", "CAST(X'FF' AS STRING)"
+    for given, columns, says in (
+        (no_task, ["id"], "column 'id' has type BIGINT, the queue's is INT: cast it"),
+        (no_task, ["'a' name"], "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
+        (no_task, [as_int, "CAST(id AS INT) ID"], "are both the queue's column 'id'"),
+        (no_task, [as_int, "INTERVAL '1' DAY name"], "column 'name' has type interval day, the queue's is"),
+        (no_task, [as_int, "parse_json('1') name"], "column 'name' has type variant, the queue's is"),
+        (rows, ["CAST(IF(id = 2, NULL, id) AS INT) id"], "row 2, column 'id': null, where the queue's"),
+        (rows, [as_int, f"array('a', {not_text}) tags"], "row 0, column 'tags.element': a STRING that is not UTF-8"),
+        (rows, [as_int, "timestamp_seconds(253402300800) at"], "row 0, column 'at': a TIMESTAMP outside of the"),
+    ):
         with pytest.raises(PySparkException) as caught:
-            lab.append(given, "orders")
+            lab.append(given.selectExpr(*columns), "orders")
         assert says in str(caught.value)
-    rate = sql.readStream.format("rate").load()
-    streams = [
-        (
-            rate.select(f.lit(1).alias("id"), kinds["interval day"].alias("name")),
-            "has type interval day, the queue's is",
-        ),
-        (rate.selectExpr("CAST(nullif(value, value) AS INT) id"), "row 0, column 'id': null, where the queue's"),
-    ]
-    for number, (given, says) in enumerate(streams):
-        sink = given.writeStream.format("partq").options(store=lab.url, queue="orders")
-        assert says in failure(sink.option("checkpointLocation", str(lab.folder / f"sink-{number}")).start())
+    rate = lab.spark.readStream.format("rate").load().selectExpr("CAST(nullif(value, value) AS INT) id")
+    sink = rate.writeStream.format("partq").options(store=lab.url, queue="orders")
+    said = failure(sink.option("checkpointLocation", str(lab.folder / "sink")).start())
+    assert "row 0, column 'id': null, where the queue's" in said
     assert lab.head("orders") == before
 
 
-def test_a_temporary_view_is_a_queue_and_a_table_says_that(lab: Lab, sql: SparkSession) -> None:
+def test_a_temporary_view_is_a_queue_and_a_table_says_that(lab: Lab) -> None:
     """Spark gives its catalog's tables no options when they are read or written (spark-traps.md 42)."""
+    sql = lab.spark.sql
     lab.create("orders", schema="id INT NOT NULL, name STRING", key="id")
     where = f"USING partq OPTIONS (store '{lab.url}', queue 'orders')"
-    lab.append(lab.spark.createDataFrame([(1, "a"), (2, None)], "id int, name string"), "orders")
-    sql.sql(f"CREATE TEMPORARY VIEW orders_view {where}")
-    found = sql.sql("SELECT id, name FROM orders_view ORDER BY id").collect()
-    assert [tuple(row) for row in found] == [(1, "a"), (2, None)]
-    says = "use CREATE TEMPORARY VIEW name USING partq OPTIONS"
-    with pytest.raises(PySparkException, match="CREATE TABLE ... USING partq makes no table that works: .*" + says):
-        sql.sql(f"CREATE TABLE orders_table {where}")
-    sql.sql(f"CREATE TABLE orders_table (id INT, name STRING) {where}")  # Spark asks nobody
-    with pytest.raises(PySparkException, match="no queue was named: .*if this is a table: .*" + says):
-        sql.table("orders_table").collect()
-    with pytest.raises(PySparkException, match="no queue was named, and no topic: .*if this is a table: .*" + says):
-        sql.sql("INSERT INTO orders_table VALUES (3, 'c')")
-    sql.sql("DROP TABLE orders_table")
-    with pytest.raises(PySparkException, match="no queue was named, and no topic: .*if this is a table: .*" + says):
-        sql.sql(f"CREATE TABLE orders_table {where} AS SELECT 3 id, 'c' name")
-    assert sql.table("orders_view").count() == 2
+    sql(f"CREATE TEMPORARY VIEW orders_view {where}")
+    lab.append(sql("SELECT 1 id, 'a' name"), "orders")
+    assert [tuple(row) for row in sql("SELECT id, name FROM orders_view").collect()] == [(1, "a")]
+    made, nobody = (
+        "CREATE TABLE ... USING partq makes no table that works: ",
+        "no queue was named.*if this is a table: ",
+    )
+    for text, says in (
+        (f"CREATE TABLE orders_table {where}", made),
+        (f"CREATE TABLE orders_table (id INT, name STRING) {where}", None),  # Spark asks nobody
+        ("SELECT * FROM orders_table", nobody),
+        ("INSERT INTO orders_table VALUES (3, 'c')", nobody),
+        ("DROP TABLE orders_table", None),
+        (f"CREATE TABLE orders_table {where} AS SELECT 3 id, 'c' name", nobody),
+    ):
+        if says is None:
+            sql(text)
+        else:
+            with pytest.raises(PySparkException, match=says + ".*use CREATE TEMPORARY VIEW name USING partq OPTIONS"):
+                sql(text).collect()
+    assert sql("SELECT * FROM orders_view").count() == 1
+    sql("DROP VIEW orders_view")
+
+
+# --- columns that change ----------------------------------------------------------------------------------------------
+
+OWN = "_metadata STRUCT<queue: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP, redelivered: BOOLEAN>"
+"""What docs/typed.md says to add where a query keeps it."""
+
+
+@pytest.mark.conformance("TYP-05")
+def test_columns_change_while_a_query_runs_and_whole_rows_in_anothers_state_are_there_again(lab: Lab) -> None:
+    """One keeps what it loaded, until a value does not fit; one names what `alter` prints (spark-traps.md 37)."""
+    queue = lab.create("orders", schema="id INT NOT NULL, n TINYINT, name STRING", key="id")
+    reader = lab.spark.readStream.format("partq").options(store=lab.url, startingOffsets="earliest")
+    running, with_state = lab.consumer("running"), lab.consumer("with state")
+    query = running.start(reader.load("orders"))
+    lab.append(lab.spark.sql("SELECT 1 id, 5 n, 'a' name").withColumn("n", f.col("n").cast("tinyint")), "orders")
+    with_state.run(reader.load("orders").dropDuplicates())
+    change = queue.alter(add_column="c STRING", widen="n INT").schema
+    assert change is not None
+    lab.append(lab.spark.sql("SELECT 2 id, 6 n, 'b' name, 'c' c"), "orders")
+    wait_until(lambda: len(running.rows) == 2, "both rows")
+    for row in running.rows:
+        assert list(row.asDict()) == ["id", "n", "name", "_metadata"]
+    assert "STATE_STORE" in failure(with_state.start(reader.load("orders").dropDuplicates()))
+    with_state.run(reader.schema(f"{change.from_}, {OWN}").load("orders").dropDuplicates())
+    for rows in (running.rows, with_state.rows):
+        assert [(row.id, row.n, row.name, row._metadata.partition) for row in rows] == [(1, 5, "a", 0), (2, 6, "b", 0)]
+    assert [row.c for row in lab.read("orders").orderBy("id").collect()] == [None, "c"]
+    lab.append(lab.spark.sql("SELECT 3 id, 1000 n"), "orders")
+    said = "column 'n': 1000 does not fit TINYINT, the type that this query loaded; the column is INT"
+    assert said in failure(query)
