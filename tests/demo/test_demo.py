@@ -144,33 +144,33 @@ def _nothing_is_left(folder: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.nightly
 @pytest.mark.timeout(240)
-def test_one_demo_runs_at_a_time_and_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [pytest.param("Ctrl-C", marks=pytest.mark.nightly), "the death of its coordinator"])
+def test_what_ends_a_demo_leaves_no_process_behind(tmp_path: Path, how: str) -> None:
+    """Before that, another one is refused."""
     with _running(tmp_path) as process:
         assert process.stdout is not None
-        assert any("two queries start" in line for line in process.stdout)
-        assert len(_family(tmp_path)) >= 3  # coordinator, driver, JVM
+        assert process.stderr is not None
+        if how == "Ctrl-C":
+            assert any("two queries start" in line for line in process.stdout)
+            assert len(_family(tmp_path)) >= 3  # coordinator, driver, JVM
+            says = "Error: interrupted\n"
+        else:
+            wait_until(lambda: "coordinator" in _names(tmp_path), "coordinator")
+            says = "the demo's coordinator ended by itself: see "
         assert _refused(tmp_path).startswith("Error: another demo of yours runs in ")
-        process.send_signal(signal.SIGINT)
+        if how == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+        else:
+            _names(tmp_path)["coordinator"].kill()
         assert process.wait(60) == 1
-        assert process.stderr is not None
-        assert process.stderr.read() == "Error: interrupted\n"
+        assert says in process.stderr.read()
     _nothing_is_left(tmp_path)
 
 
-@pytest.mark.spark
-def test_a_coordinator_that_ends_by_itself_ends_the_demo(tmp_path: Path) -> None:
-    def coordinators() -> list[psutil.Process]:
-        return [each for each in _family(tmp_path) if "coordinator" in each.cmdline()]
-
-    with _running(tmp_path) as process:
-        wait_until(lambda: bool(coordinators()), "coordinator")
-        coordinators()[0].kill()
-        assert process.wait(60) == 1
-        assert process.stderr is not None
-        assert "the demo's coordinator ended by itself: see " in process.stderr.read()
-    _nothing_is_left(tmp_path)
+def _names(folder: Path) -> dict[str, psutil.Process]:
+    """The demo's processes by the words that started them."""
+    return {word: each for each in _family(folder) for word in each.cmdline()}
 
 
 def _refused(folder: Path, *arguments: str) -> str:

@@ -1,22 +1,52 @@
-"""When a query is started again, after which pause, and what ends it: with a clock of the test's own, without Spark.
-
-`test_supervised_queries.py` shows the same with real queries, whose errors' texts stand here shortened.
+"""When a query is started again, after which pause, and what ends it: with a clock of the test's own, without Spark;
+then with real queries, whose errors' texts stand here shortened. For Spark Connect see `test_discovery`.
 """
 
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
+import partq
 from partq import Invalid, Unavailable
 from partq_spark.base.effects import Effects
-from partq_spark.spark.supervision import Raised, Restarts, StreamingQuery, keep_running, raised, refusal, supervise
+from partq_spark.spark.supervision import Raised, keep_running, raised, refusal
+from tests.support.processes import Program, spark_environment
+from tests.support.servers import ROOT
+from tests.support.spark import Lab
+
+IN_THE_READER = """\
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform getDefaultReadLimit: \
+Traceback (most recent call last):
+  File "/opt/partq_spark/spark/option_values.py", line 50, in refuse
+    raise Invalid(f"option {name!r} (value {shown}) {why}: {do}")
+partq_spark.base.errors.Invalid: option 'endingOffsets' (value 'latest') is for batch reads: leave it out
+ SQLSTATE: 38000
+=== Streaming Query ===
+Identifier: [id = 26fcda4f-6f9d-4b78-ac67-d41c46e579d0, runId = f266650f-acef-4ee3-bf19-11ec2f4e5860]
+"""
+IN_A_TASK = """\
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/opt/partq_spark/log/segment.py", line 48, in read_slice
+    raise Corrupt(f"segment {name} of {queue} is damaged")
+partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged
+ SQLSTATE: 38000
+=== Streaming Query ===
+"""
+IN_THE_PLAN = """\
+[SPARK] something
+=== Streaming Query ===
+Project [Traceback (most recent call last):
+partq_spark.base.errors.Invalid: a text of the query's own]
+"""
 
 
 @dataclass
@@ -60,78 +90,48 @@ class Query:
         return self._life.error if self._life.failed else None
 
 
-class Starts:
-    """`start()`, whose answers are given: lives, or what it raises."""
+def run(lives: Iterable[Life | BaseException | None], *, session: bool = True) -> list[float]:
+    """The pauses. `start()` returns these queries or None, or raises; `session`: whether a query's session is still
+    there when it has failed.
+    """
+    time, left = Time(), list(lives)
 
-    def __init__(self, time: Time, lives: Iterable[Life | Exception]) -> None:
-        self._time, self._lives = time, iter(lives)
-        self.count = 0
-
-    def __call__(self) -> StreamingQuery:
-        self.count += 1
-        life = next(self._lives)
-        if isinstance(life, Exception):
+    def start() -> StreamingQuery:
+        life = left.pop(0)
+        if isinstance(life, BaseException):
             raise life
-        return Query(self._time, life)
+        return life and Query(time, life)  # type: ignore[return-value] # as far as it is asked
 
-
-def run(*lives: Life | Exception, session: bool = True) -> tuple[Time, Starts]:
-    """`session`: whether a query's session is still there when it has failed."""
-    time = Time()
-    starts = Starts(time, lives)
-    keep_running(starts, time.effects, lambda _query: session)
-    return time, starts
+    keep_running(start, time.effects, lambda _query: session)
+    assert left == []
+    return time.pauses
 
 
 BROKEN = Life(RuntimeError("the store is away"))
 WELL = Life()
 AWAY = Unavailable("the store is away")
+DEAD = ConnectionError("Answer from Java side is empty")
 
 
 @pytest.mark.parametrize(
-    ("lives", "pauses"),
+    ("lives", "session", "pauses"),
     [
-        ([WELL], []),
-        ([*[BROKEN] * 9, WELL], [1.125, 2.25, 4.5, 9, 18, 36, 54, 54, 54]),
-        (
+        ([WELL], True, []),
+        ([*[BROKEN] * 9, WELL], True, [1.125, 2.25, 4.5, 9, 18, 36, 54, 54, 54]),
+        (  # anew after a healthy minute
             [BROKEN, BROKEN, replace(BROKEN, ran_s=59.9), replace(BROKEN, ran_s=60.0), BROKEN, WELL],
-            [1.125, 2.25, 4.5, 1.125, 2.25],  # anew after a healthy minute
+            True,
+            [1.125, 2.25, 4.5, 1.125, 2.25],
         ),
-        ([BROKEN, AWAY, AWAY, replace(BROKEN, ran_s=61.0), AWAY, WELL], [1.125, 2.25, 4.5, 1.125, 2.25]),
+        ([BROKEN, AWAY, AWAY, replace(BROKEN, ran_s=61.0), AWAY, WELL], True, [1.125, 2.25, 4.5, 1.125, 2.25]),
+        ([BROKEN, WELL], False, [1.125]),  # it made another session
     ],
 )
-def test_what_fails_is_started_again_with_growing_pauses(lives: list[Life | Exception], pauses: list[float]) -> None:
+def test_what_fails_is_started_again_with_growing_pauses(
+    lives: list[Life | BaseException | None], session: bool, pauses: list[float]
+) -> None:
     """Also a start that fails later, which is no healthy minute."""
-    time, starts = run(*lives)
-    assert starts.count == len(lives)
-    assert time.pauses == pytest.approx(pauses)
-
-
-@pytest.mark.parametrize(("chance", "first", "longest"), [(0.0, 1.0, 48.0), (1.0, 1.25, 60.0)])
-def test_whatever_chance_says_a_pause_takes_1_to_60_seconds(chance: float, first: float, longest: float) -> None:
-    restarts = Restarts()
-    uniform: Callable[[float, float], float] = lambda low, high: low + chance * (high - low)  # noqa: E731
-    pauses = [restarts.failed(ran_s=0.0, now_s=0.0, uniform=uniform) for _ in range(2000)]
-    assert (pauses[0], pauses[-1]) == pytest.approx((first, longest))
-    assert restarts.failures == 2000
-
-
-def test_each_failure_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="partq.supervise"):
-        run(Life(RuntimeError(IN_A_TASK)), Life(RuntimeError("two\nlines")), Life(RuntimeError()), WELL)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"the query failed ({number} in a row), it is started again in {pause_s} s: {reason}"
-        for number, pause_s, reason in (
-            (1, 1.1, "partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged"),
-            (2, 2.2, "two"),
-            (3, 4.5, "RuntimeError"),
-        )
-    ]
-
-
-# --- what ends it -----------------------------------------------------------------------------------------------------
-
-DEAD = ConnectionError("Answer from Java side is empty")
+    assert run(lives, session=session) == pytest.approx(pauses)
 
 
 @pytest.mark.parametrize(
@@ -140,76 +140,35 @@ DEAD = ConnectionError("Answer from Java side is empty")
         ([AWAY], True, AWAY),  # what the first start raises
         ([Life(DEAD, answers=False)], True, DEAD),  # a dead JVM: what waiting for the query raised
         ([BROKEN, DEAD], False, DEAD),  # one that died meanwhile, or a session that was stopped
-        (
-            [Life(DEAD, failed=False)],
-            True,
-            DEAD,
-        ),  # a client that lost its server: another start would be a second query
+        # A client that lost its server: another start would be a second query.
+        ([Life(DEAD, failed=False)], True, DEAD),
+        ([BROKEN, KeyboardInterrupt()], True, KeyboardInterrupt()),
+        ([BROKEN, Invalid("wrong")], True, Invalid("wrong")),
+        ([Life(Invalid("wrong"))], True, Invalid("wrong")),
+        ([None], True, Invalid("start() returned None, which is no streaming query")),
+        ([BROKEN, None], True, Invalid("start() returned None, which is no streaming query")),
+        ([BROKEN, Life(RuntimeError(IN_THE_READER))], True, Invalid("option 'endingOffsets' (value 'latest') is for")),
     ],
 )
-def test_what_no_start_can_mend_is_raised(lives: list[Life | Exception], session: bool, error: Exception) -> None:
+def test_what_no_start_can_mend_is_raised(
+    lives: list[Life | BaseException | None], session: bool, error: BaseException
+) -> None:
     with pytest.raises(type(error)) as caught:
-        run(*lives, session=session)
-    assert caught.value is error
+        run(lives, session=session)
+    assert str(caught.value).startswith(str(error))
 
 
-def test_a_start_that_makes_another_session_goes_on() -> None:
-    assert len(run(BROKEN, WELL, session=False)[0].pauses) == 1
-
-
-def test_invalid_is_raised_also_if_it_was_raised_in_another_process() -> None:
-    for lives in ([BROKEN, Invalid("wrong")], [Life(Invalid("wrong"))]):
-        with pytest.raises(Invalid, match=r"^wrong$"):
-            run(*lives)
-    error = RuntimeError(IN_THE_READER)
-    with pytest.raises(Invalid, match=r"^option 'endingOffsets' .* leave it out$") as caught:
-        run(BROKEN, Life(error))
-    assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_start_that_returns_no_query_is_refused(first: bool) -> None:
-    answers: list[object] = [None] if first else [Query(Time(), BROKEN), None]
-    with pytest.raises(Invalid, match=r"start\(\) returned None, which is no streaming query"):
-        keep_running(lambda: answers.pop(0), Time().effects, lambda _: True)  # type: ignore[arg-type, return-value] # a mistake
-
-
-def test_ctrl_c_gets_through() -> None:
-    time = Time()
-
-    def interrupted(_wait_s: float) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        keep_running(Starts(time, [BROKEN, WELL]), replace(time.effects, sleep=interrupted), lambda _: True)
-
-
-# --- what Spark says of an error --------------------------------------------------------------------------------------
-
-IN_THE_READER = """\
-[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform getDefaultReadLimit: \
-Traceback (most recent call last):
-  File "/opt/partq_spark/spark/option_values.py", line 50, in refuse
-    raise Invalid(f"option {name!r} (value {shown}) {why}: {do}")
-partq_spark.base.errors.Invalid: option 'endingOffsets' (value 'latest') is for batch reads: leave it out
- SQLSTATE: 38000
-=== Streaming Query ===
-Identifier: [id = 26fcda4f-6f9d-4b78-ac67-d41c46e579d0, runId = f266650f-acef-4ee3-bf19-11ec2f4e5860]
-"""
-IN_A_TASK = """\
-[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
-  File "/opt/partq_spark/log/segment.py", line 48, in read_slice
-    raise Corrupt(f"segment {name} of {queue} is damaged")
-partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged
- SQLSTATE: 38000
-=== Streaming Query ===
-"""
-IN_THE_PLAN = """\
-[SPARK] something
-=== Streaming Query ===
-Project [Traceback (most recent call last):
-partq_spark.base.errors.Invalid: a text of the query's own]
-"""
+def test_each_failure_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="partq.supervise"):
+        run([*(Life(RuntimeError(text)) for text in (IN_A_TASK, "two\nlines")), Life(RuntimeError()), WELL])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the query failed ({number} in a row), it is started again in {pause_s} s: {reason}"
+        for number, pause_s, reason in (
+            (1, 1.1, "partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged"),
+            (2, 2.2, "two"),
+            (3, 4.5, "RuntimeError"),
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,8 +209,145 @@ def test_every_kind_of_invalid_is_known() -> None:
     assert all(Raised(kind=name, message="").is_refusal for name in every)
 
 
-def test_it_brings_no_spark() -> None:
-    assert supervise.__module__ == "partq_spark.spark.supervision"
-    code = "import sys, partq; partq.supervise; print({'pyspark', 'py4j'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "set()\n"
+# --- real queries -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orders(lab: Lab) -> Lab:
+    lab.create("orders")
+    lab.publish("orders", [("k", b"one"), ("k", b"two")])
+    return lab
+
+
+@pytest.mark.spark
+def test_a_query_that_fails_is_started_again_until_it_has_done_its_work_or_is_refused(orders: Lab) -> None:
+    """Also if an `Invalid` is in its error, that was dealt with. What the first start raises is raised."""
+    consumer, starts = orders.consumer(), []
+    stream = orders.stream("orders", startingOffsets="earliest")
+
+    def start() -> StreamingQuery:
+        starts.append("start")
+        return consumer.start(stream if len(starts) < 4 else orders.stream("bills"), available_now=True)
+
+    def failing(_batch: int) -> bool:
+        try:
+            raise Invalid("an inner matter")
+        except Invalid as error:
+            if len(starts) == 1:
+                raise RuntimeError("another matter") from error
+        return len(starts) < 3
+
+    consumer.failing = failing
+    partq.supervise(start)
+    assert len(starts) == 3
+    assert consumer.values == [b"one", b"two"]
+
+    with pytest.raises(PySparkException, match="queue 'bills'"):  # `.load()` tells of it as Spark's error
+        partq.supervise(start)
+    del starts[2:]
+    orders.publish("orders", [("k", b"three")])
+    consumer.failing = lambda _batch: len(starts) < 4
+    with pytest.raises(Invalid, match=r"^queue 'bills'"):
+        partq.supervise(start)
+    assert len(starts) == 4
+
+
+def foreach(orders: Lab, take: Callable[[DataFrame, int], object]) -> StreamingQuery:
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        take(batch, batch_id)
+
+    writer = orders.stream("orders", startingOffsets="earliest").writeStream.foreachBatch(handle)
+    return writer.option("checkpointLocation", str(orders.folder / "foreach")).start()
+
+
+def enough(_batch: DataFrame, _batch_id: int) -> None:
+    try:
+        raise ValueError("a cause")
+    except ValueError as cause:
+        raise Invalid("enough, says the application") from cause
+
+
+REFUSALS: dict[str, tuple[Callable[[Lab], StreamingQuery], str]] = {
+    "in the reader": (
+        lambda lab: lab.consumer().start(lab.stream("orders", endingOffsets="latest")),
+        "option 'endingOffsets' (value 'latest') is for batch reads",
+    ),
+    "in a task of the sink": (
+        lambda lab: lab.publisher(
+            lab.stream("orders", startingOffsets="earliest").selectExpr("'k' key", "nullif('v', 'v') value"),
+            "orders",
+            "publisher",
+        ),
+        "row 0 has no value: every message needs one",
+    ),
+    "in foreachBatch": (lambda lab: foreach(lab, enough), "enough, says the application"),
+    "in a read of foreachBatch": (lambda lab: foreach(lab, lambda *_: lab.read("nothing").show()), "queue 'nothing'"),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("where", REFUSALS)
+def test_invalid_is_raised_wherever_it_was_raised(orders: Lab, where: str) -> None:
+    start, says = REFUSALS[where]
+    with pytest.raises(Invalid) as caught:
+        partq.supervise(lambda: start(orders))
+    assert str(caught.value).startswith(says)
+    assert caught.value.__cause__ is not None
+
+
+DRIVER = """
+from pyspark.sql import SparkSession
+
+import partq
+
+
+def session():
+    made = SparkSession.builder.master("local[1]").config("spark.driver.memory", "1g")
+    return made.config("spark.ui.enabled", "false").getOrCreate()
+
+
+def supervised(start):
+    try:
+        partq.supervise(start)
+    except Exception as error:
+        print("raised", type(error).__name__, str(error).replace(chr(10), " "), flush=True)
+
+
+def start():
+    print("start", flush=True)
+    rows = spark.readStream.format("rate").load().writeStream.foreachBatch(handle)
+    return rows.option("checkpointLocation", "checkpoint").start()
+
+
+def handle(batch, number):
+    if stops:
+        stops.pop().stop()
+        raise RuntimeError("the session was stopped")
+    print("runs", flush=True)
+
+
+spark = session()
+stops = [spark]
+supervised(start)
+spark = session()
+supervised(start)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.crash
+def test_a_stopped_session_and_a_dead_jvm_are_raised(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    environment = spark_environment(tmp_path, {"PYTHONPATH": str(ROOT)})
+    with Program.script(script, None, name="driver", folder=tmp_path, environment=environment) as driver:
+        driver.wait_until(lambda: "runs" in driver.text().splitlines(), "a query that runs, in the second session")
+        (jvm,) = (each for each in driver.family() if each.name() == "java")
+        jvm.kill()
+        assert driver.wait_end() == 0, driver.tail()
+    lines = driver.text().splitlines()
+    raised = [each for each in lines if each.startswith("raised")]
+    assert "No active or default Spark session" in raised[0], raised
+    assert raised[1].startswith(("raised Py4J", "raised Connection")), raised
+    assert lines.count("start") == 3, "once, again with the stopped session, and once with the new one"
