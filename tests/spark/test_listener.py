@@ -1,32 +1,41 @@
 """What the listener makes of a query's progress, without a JVM: metrics, as Prometheus' own parser reads them;
-spans; and that it never raises, whatever Spark or another source says. `test_queries_tell` shows the same with Spark.
+spans; and that it never raises, whatever Spark or another source says. Then what real queries tell of themselves.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from opentelemetry import trace
+from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
+import partq
 from partq_spark.base.metrics import Collector
 from partq_spark.base.trace_context import TraceContext
 from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
 from partq_spark.spark import query_metrics, tracing
+from partq_spark.spark import source as data_source
 from partq_spark.spark.listener import PartqListener
 from partq_spark.spark.query_metrics import METRICS, QueryMetrics
 from partq_spark.spark.tracing import MicroBatch, Processed, sampled_columns
-from tests.support.traces import Traces, provide, span_id, told, trace_id, traces
+from tests.support.spark import Lab, ended, failure
+from tests.support.traces import Traces, linked, provide, span_id, told, trace_id, traces
+from tests.support.waiting import wait_until
 
 __all__ = ["traces"]
 
 GROUP: dict[str, Any] = {"group": "billing", "notify": "/nowhere/at/all"}
+GROUP_OF = {"queue": "orders", "group": "billing"}
 
 
 def source(
@@ -87,28 +96,26 @@ def heard() -> Told:
 
 def test_a_query_is_told_as_its_progress_says_each_batch_once_until_its_end(heard: Told) -> None:
     query = {"query": "billing job"}
-    where = {**query, "queue": "orders", "group": "billing"}
     heard.metrics.started("one", "billing job")
     for _ in range(2):  # told twice, it counts once
         heard.progressed(source(lags=(3, 0), **GROUP), name="billing job", batchId=0)
     slow = {"addBatch": 500, "triggerExecution": 40_000}
     heard.progressed(source(lags=(1, 4), **GROUP), name="billing job", batchId=1, numInputRows=5, durationMs=slow)
-    assert {
-        (name, heard.value(name, **query))
-        for name in ("running", "failures_total", "batches_total", "input_rows_total", "batch_duration_seconds_count")
-    } == {
-        ("running", 1),
-        ("failures_total", 0),
-        ("batches_total", 2),
-        ("input_rows_total", 15),
-        ("batch_duration_seconds_count", 2),
+    told_now: dict[str, tuple[dict[str, str], float]] = {
+        "running": ({}, 1),
+        "failures_total": ({}, 0),
+        "batches_total": ({}, 2),
+        "input_rows_total": ({}, 15),
+        "batch_duration_seconds_count": ({}, 2),
+        "batch_duration_seconds_bucket": ({"le": "2.5"}, 1),
+        "phase_seconds_total": ({"phase": "addBatch"}, 1),
+        "last_progress_timestamp_seconds": ({}, 1_800_000_000),
+        "source_lag_messages": (GROUP_OF, 5),
+        "source_partitions": (GROUP_OF, 2),
+        "partition_lag_messages": ({**GROUP_OF, "partition": "1"}, 4),
     }
-    assert heard.value("batch_duration_seconds_bucket", **query, le="2.5") == 1
-    assert heard.value("phase_seconds_total", **query, phase="addBatch") == 1.0
-    assert heard.value("last_progress_timestamp_seconds", **query) == 1_800_000_000
-    assert heard.value("source_lag_messages", **where) == 5
-    assert heard.value("source_partitions", **where) == 2
-    assert heard.value("partition_lag_messages", **where, partition="1") == 4
+    for name, (labels, value) in told_now.items():
+        assert heard.value(name, **query, **labels) == value, name
     names = {re.sub("_(count|sum|bucket)$", "", name) for name, _ in heard.scraped()}
     assert {metric.name for metric in METRICS} <= names
     for metric in METRICS:  # as Prometheus wants them
@@ -117,7 +124,9 @@ def test_a_query_is_told_as_its_progress_says_each_batch_once_until_its_end(hear
 
     heard.metrics.ended("one", failed=True)
     assert (heard.value("running", **query), heard.value("failures_total", **query)) == (0, 1)
-    assert heard.value("partition_lag_messages", **where, partition="1") is None, "it has no partition any more"
+    assert heard.value("partition_lag_messages", **query, **GROUP_OF, partition="1") is None, (
+        "it has no partition any more"
+    )
     heard.metrics.started("one", "billing job")
     heard.progressed(source(lags=(1,), **GROUP), name="billing job", batchId=1)
     heard.metrics.ended("one", failed=False)
@@ -141,7 +150,7 @@ def test_queries_and_partitions_have_bounds(heard: Told) -> None:
         wide.progressed(source(lags=(1,) * 1500, **GROUP), id=f"id-{number}")
     assert sum(name == "partq_query_partition_lag_messages" for name, _ in wide.scraped()) == 1500
     assert wide.value("metrics_left_out") == 3000
-    assert wide.value("source_lag_messages", query="id-2", queue="orders", group="billing") == 1500
+    assert wide.value("source_lag_messages", query="id-2", **GROUP_OF) == 1500
 
 
 REPORTED = [
@@ -215,29 +224,24 @@ def hear(*sources: Any) -> None:
     PartqListener().onQueryProgress(SimpleNamespace(progress=progress(*sources)))  # type: ignore[arg-type] # as far as it looks
 
 
-def test_a_batch_that_the_program_traced_gets_its_acknowledgement(traces: Traces) -> None:
-    tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+def test_a_batch_that_the_program_traced_gets_its_acknowledgement_and_another_a_span_with_its_times(
+    traces: Traces,
+) -> None:
+    """An empty batch is told of by nothing, and what the program traced of it is not kept."""
+    for rows in (3, 0):
+        tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+        hear(source(rows, **GROUP))
+    (of_program,) = traces.spans
+    assert of_program.name == "ack orders"
+    assert told(of_program)["consumer.group.name"] == "billing"
+    assert told(of_program)["batch.message_count"] == 3
     hear(source(**GROUP))
-    (acknowledged,) = traces.spans
-    assert acknowledged.name == "ack orders"
-    assert acknowledged.parent is not None
-    assert (acknowledged.parent.trace_id, acknowledged.parent.span_id) == (5, 6)
-    assert told(acknowledged)["consumer.group.name"] == "billing"
-    assert told(acknowledged)["batch.message_count"] == 3
-
-    tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
-    hear(source(0, **GROUP))
-    assert len(traces.spans) == 1, "an empty batch is told of by nothing, and not kept"
-    assert tracing.PROCESSED.taken(MicroBatch("one", 7)) is None
-
-
-def test_a_batch_that_nobody_traced_is_told_with_its_times(traces: Traces) -> None:
-    hear(source(**GROUP))
-    processed, acknowledged = traces.one("process orders"), traces.one("ack orders")
+    processed = traces.one("process orders")
     assert (processed.start_time, processed.end_time) == (1795334400_250_000_000, 1795334401_750_000_000)
-    assert acknowledged.parent is not None
-    assert acknowledged.parent.span_id == span_id(processed)
-    assert trace_id(acknowledged) == trace_id(processed)
+    acknowledged = traces.named("ack orders")[1]
+    for each, trace_and_span in ((of_program, (5, 6)), (acknowledged, (trace_id(processed), span_id(processed)))):
+        assert each.parent is not None
+        assert (each.parent.trace_id, each.parent.span_id) == trace_and_span
 
 
 @pytest.mark.parametrize(
@@ -267,3 +271,110 @@ def test_the_listener_tells_nothing_where_nobody_traces(monkeypatch: pytest.Monk
     hear(source(**GROUP))
     assert tracing.PROCESSED.taken(MicroBatch("one", 7)) is not None
     assert provide(monkeypatch).spans == []
+
+
+# --- real queries -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listener(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[PartqListener]:
+    """As `partq.register(spark)` installs it, in a session that nobody has registered; once, however often."""
+    monkeypatch.setattr(data_source, "_listening", [])
+    made = data_source.listen(lab.spark)
+    assert data_source.listen(lab.spark) is made
+    yield made
+    lab.spark.streams.removeListener(made)
+
+
+@pytest.mark.spark
+def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListener, tmp_path: Path) -> None:
+    """Also without a server: written to a file, as for a node exporter."""
+    registry = CollectorRegistry()
+    for _ in range(2):
+        partq.register(lab.spark, metrics=registry)
+    assert listener.metrics is not None
+    lab.create("orders", 2)
+    lab.publish("orders", [("a", b"1"), ("b", b"2"), ("c", b"3")])
+    rows = lab.stream("orders", startingOffsets="earliest")
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "one"))
+    one = writer.queryName("one").start()
+    failure(lab.publisher(rows.selectExpr("1 amount"), "orders", "two"))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"partq_query_{name}", {"query": "one", **labels})
+
+    wait_until(lambda: value("source_lag_messages", queue="orders", group="") == 0, "the only batch")
+    one.stop()
+    wait_until(lambda: value("running") == 0, "the end")
+    assert (value("batches_total"), value("input_rows_total")) == (1, 3)
+    assert 0 < (value("batch_duration_seconds_sum") or 0) < 60
+
+    def failures() -> float:
+        samples = (sample for each in registry.collect() for sample in each.samples)
+        return sum(each.value for each in samples if each.name.endswith("failures_total"))
+
+    wait_until(lambda: failures() == 1, "the failure")
+    write_to_textfile(str(tmp_path / "partq.prom"), registry)
+    assert 'partq_query_batches_total{query="one"} 1.0' in (tmp_path / "partq.prom").read_text()
+
+
+def process(lab: Lab, rows: DataFrame, next_queue: str | None = None) -> None:
+    """A query handles all that there is, as an application would."""
+
+    def handle(batch: DataFrame, _batch_id: int) -> None:
+        with partq.processing(batch), trace.get_tracer_provider().get_tracer("app").start_as_current_span("bill"):
+            if next_queue is not None:
+                lab.append(batch.select("key", "value", "headers"), next_queue)
+            else:
+                batch.collect()
+
+    writer = rows.writeStream.foreachBatch(handle)
+    writer = writer.option("checkpointLocation", str(lab.folder / "checkpoint" / str(next_queue)))
+    ended(writer.trigger(availableNow=True).start())
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("listener")
+@pytest.mark.conformance("OBS-04")
+def test_one_trace_goes_from_the_publisher_to_foreach_batch_and_on(lab: Lab, traces: Traces) -> None:
+    orders, billed = lab.create("orders", 2), lab.create("billed")
+    with traces.tracer.start_as_current_span("checkout"), orders.publisher() as publisher:
+        for number in range(3):
+            publisher.send(b"created", key=f"customer-{number}")
+    process(lab, lab.stream("orders", startingOffsets="earliest", group="billing", includeHeaders="true"), "billed")
+    wait_until(lambda: bool(traces.named("ack orders")), "the listener's word")
+    sent, of_batch = traces.named("send orders"), traces.one("process orders")
+    assert {*linked(of_batch)} == {span_id(each) for each in sent}
+    assert of_batch.parent is not None
+    assert of_batch.parent.span_id in linked(of_batch)
+    acknowledged = traces.one("ack orders")
+    assert acknowledged.parent is not None
+    assert acknowledged.parent.span_id == span_id(of_batch)
+    assert told(acknowledged)["batch.message_count"] == 3
+    ours = [each for each in traces.spans if each.name != "process"]  # the first batch of a query is empty
+    names = ["send orders"] * 3 + ["checkout", "bill", "process orders", "ack orders"]
+    assert [each.name for each in ours if trace_id(each) == trace_id(sent[0])] == names
+    carried = {header.value for each in billed.browse() for header in each.headers or () if header.key == "traceparent"}
+    assert {int((text or b"").split(b"-")[2], 16) for text in carried} == {span_id(each) for each in sent}
+
+
+@pytest.mark.spark
+def test_rows_are_linked_to_their_publishers_and_without_a_provider_a_batch_costs_no_job(
+    lab: Lab, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = lab.create("orders", schema="id BIGINT, headers INT")
+    with orders.publisher() as publisher:
+        for number in range(2):
+            publisher.send({"id": number})
+    process(lab, lab.stream("orders", startingOffsets="earliest", includeHeaders="true"))
+    of_batch = traces.one("process orders")
+    assert {*linked(of_batch)} == {span_id(each) for each in traces.named("send orders")}
+    assert of_batch.parent is None, "they are of two traces"
+
+    def asked(_batch: DataFrame) -> None:
+        raise AssertionError("nobody traces")
+
+    monkeypatch.undo()  # no provider any more
+    monkeypatch.setattr(tracing, "_sample", asked)
+    with partq.processing(lab.read("orders", includeHeaders="true")):
+        pass
