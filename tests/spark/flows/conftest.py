@@ -7,11 +7,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partq
+from tests.cast.sidecars import Sidecar
 from tests.support.processes import readers_among
-from tests.support.servers import ROOT, RedisServer, die_with_parent
+from tests.support.servers import RedisServer
 from tests.support.spark import Consumer, Lab
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -51,8 +50,6 @@ class Shared:
         given = {"group": GROUP, "ownership": self.ownership, "startingOffsets": "earliest"}
         given |= {"sessionTimeout": f"{SESSION_S}s", "retryTimeout": "20s"}
         given |= options
-        if given["ownership"] == "none":
-            del given["sessionTimeout"]
         return self.lab.stream(self.name, **given)
 
     def consumer(self, name: str) -> Consumer:
@@ -144,17 +141,10 @@ def partition_of(key: str, partitions: int) -> int:
     return (found - (found >> 63 << 64)) % partitions
 
 
-def planned(consumer: Consumer, batch: int | None = None) -> dict[str, Any]:
-    """The end that Spark wrote down of a batch, the newest if none is named."""
-    newest = consumer.log_files("offsets")[-1] if batch is None else batch
-    lines = (consumer.checkpoint / "offsets" / str(newest)).read_text().splitlines()
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
 def flow_of(consumer: Consumer) -> str:
     """The name in the consumer's Spark checkpoint."""
-    name: str = planned(consumer)["flow"]
+    newest = consumer.checkpoint / "offsets" / str(consumer.log_files("offsets")[-1])
+    name: str = json.loads(newest.read_text().splitlines()[-1])["flow"]
     return name
 
 
@@ -175,24 +165,6 @@ def got(*consumers: Consumer) -> list[tuple[int, int]]:
 def marked(*consumers: Consumer) -> list[tuple[int, int]]:
     """(partition, offset) of what was delivered as redelivered."""
     return sorted((row.partition, row.offset) for consumer in consumers for row in consumer.rows if row.redelivered)
-
-
-def twice_only_marked(orders: Shared, *consumers: Consumer) -> bool:
-    """Everything was delivered, and whatever came again said so, in the order of its partition."""
-    found = got(*consumers)
-    extra = len(found) - len(orders.everything())
-    return set(found) == set(orders.everything()) and extra <= len(marked(*consumers)) and keeps_order(*consumers)
-
-
-def keeps_order(*consumers: Consumer) -> bool:
-    """Of every consumer and partition: offsets grow, but for what is marked."""
-    for consumer in consumers:
-        latest: dict[int, int] = {}
-        for row in consumer.rows:
-            if row.offset <= latest.get(row.partition, -1) and not row.redelivered:
-                return False
-            latest[row.partition] = row.offset
-    return True
 
 
 def readers(spark: SparkSession) -> list[psutil.Process]:
@@ -244,75 +216,38 @@ def going_on(step: Callable[[], object], pause_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def frozen(victims: Sequence[psutil.Process]) -> Iterator[None]:
+def frozen(victim: psutil.Process) -> Iterator[None]:
     """SIGSTOP, and SIGCONT at the end."""
-    for each in victims:
-        each.suspend()
+    victim.suspend()
     try:
         yield
     finally:
-        for each in victims:
-            each.resume()
+        victim.resume()
 
 
 @pytest.fixture
 def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Shared]]:
-    """Makes queues with a group, and one coordinator for all of them; not `alone`: shared by Redis."""
-    process: subprocess.Popen[bytes] | None = None
+    """Makes queues with a group, shared by Redis, and one coordinator for all of them."""
+    with ExitStack() as stack:
 
-    def make(
-        partitions: int = 2, *, delay_s: float = 0.0, handoff_s: float = 30.0, alone: bool = False, **more: Any
-    ) -> Shared:
-        nonlocal process
-        ownership = "none" if alone else redis_server.url
-        made = Shared(lab=lab, ownership=ownership, name=f"orders-{secrets.token_hex(4)}", partitions=partitions)
-        lab.create(made.name, partitions, rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s, **more)
-        if not alone and process is None:
-            process = start_coordinator(lab.url, redis_server.url, tmp_path / "coordinator.log")
-        return made
+        def make(partitions: int = 2, *, delay_s: float = 0.0, handoff_s: float = 30.0) -> Shared:
+            name = f"orders-{secrets.token_hex(4)}"
+            made = Shared(lab=lab, ownership=redis_server.url, name=name, partitions=partitions)
+            lab.create(name, partitions, rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s)
+            return made
 
-    yield make
-    for query in lab.spark.streams.active:
-        query.stop()
-    if process is not None:
-        process.kill()
-        process.wait(10)
+        stack.enter_context(coordinator(lab.url, redis_server.url, tmp_path))
+        yield make
+        for query in lab.spark.streams.active:
+            query.stop()
 
 
-@contextmanager
-def coordinating(store_url: str, ownership: str, log: Path) -> Iterator[None]:
-    """A coordinator for as long as the block lasts."""
-    process = start_coordinator(store_url, ownership, log)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait(10)
-
-
-def start_coordinator(store_url: str, ownership: str, log: Path) -> subprocess.Popen[bytes]:
-    """A coordinator with short timers."""
+def coordinator(store_url: str, ownership: str, folder: Path) -> Sidecar:
+    """With short timers."""
     short = {"LEASE_TIMEOUT_S": 1.5, "RENEWAL_S": 0.25, "FROZEN_AFTER_S": 2.0, "HEADS_S": 0.2, "RETRY_MOST_S": 0.5}
-    names = ("AZURE_STORAGE_CONNECTION_STRING", "PARTQ_REDIS_PASSWORD")
-    credentials = {name: os.environ[name] for name in names if name in os.environ}
-    environment: dict[str, Any] = {
-        **credentials,
-        "PATH": os.environ["PATH"],
-        "HOME": str(log.parent),
-        "PYTHONPATH": str(ROOT),
-        "PARTQ_STORE": store_url,
-        "PARTQ_OWNERSHIP": ownership,
-        "PARTQ_COORDINATOR_HEALTH_PORT": "0",
-        "PARTQ_COORDINATOR_ASSUMED_SESSION_TIMEOUT_S": str(SESSION_S),
-        **{f"PARTQ_COORDINATOR_{name}": str(value) for name, value in short.items()},
-    }
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "coordinator"],
-            cwd=log.parent,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from the main thread
-        )
+    short["ASSUMED_SESSION_TIMEOUT_S"] = SESSION_S
+    credentials = ("AZURE_STORAGE_CONNECTION_STRING", "PARTQ_REDIS_PASSWORD")
+    environment = {name: os.environ[name] for name in credentials if name in os.environ}
+    environment |= {"PARTQ_STORE": store_url, "PARTQ_OWNERSHIP": ownership}
+    environment |= {f"PARTQ_COORDINATOR_{name}": str(value) for name, value in short.items()}
+    return Sidecar(folder, "coordinator", environment)

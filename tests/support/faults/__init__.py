@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 Point = Literal["writing", "staged", "before-publish", "after-publish"]
-Step = Literal["group", "bind", "plan", "batch", "acknowledge", "fence"]
-When = Literal["before", "after"]
 
 CODE: Final = str(Path(__file__).parent)
 """For PYTHONPATH."""
@@ -41,23 +39,3 @@ class Faults:
     def outcomes(self, queue: str, batch: int) -> list[str]:
         """What each call that published this batch came to, `new` or `duplicate`, sorted."""
         return sorted(path.read_text() for path in self._folder.glob(f"outcome.{queue}.{batch}.*"))
-
-    # --- steps of a flow's reader
-
-    def hold_flow(self, when: When, step: Step, queue: str) -> None:
-        """Hold the first reader of a flow of this queue that comes there."""
-        (self._folder / f"{when}-{step}.{queue}.flow").touch()
-
-    def held_flow(self, when: When, step: Step, queue: str) -> int:
-        """The id of the process that is held there; 0 if none has come yet."""
-        found = list(self._folder.glob(f"{when}-{step}.{queue}.flow.*"))
-        return int(found[0].name.rpartition(".")[2]) if found else 0
-
-    def release_flow(self, when: When, step: Step, queue: str) -> None:
-        """Let the process go on that is held there."""
-        (self._folder / f"{when}-{step}.{queue}.flow.{self.held_flow(when, step, queue)}").unlink()
-
-    def reads(self, queue: str) -> list[str]:
-        """Each time that such a process has read checkpoints of this queue's groups: what, and the process id."""
-        path = self._folder / f"reads.{queue}"
-        return path.read_text().splitlines() if path.exists() else []

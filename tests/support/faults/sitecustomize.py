@@ -6,11 +6,6 @@ Spark runs it. A file `<point>.<queue>.<batch>` in the folder stops the one proc
 its process id to the file's name and goes on when the file is gone. Points: `writing` (a task has written part of its
 segment), `staged` (the task's segment is durable, Spark does not know yet), `before-publish` and `after-publish` (of
 the driver's side). What each publish came to is left in `outcome.<queue>.<batch>.<pid>`: `new` or `duplicate`.
-
-For a flow's reader the points are `before-` and `after-` each of its steps that others can see: `group` (made in the
-head), `bind`, `plan` (announced in the flow's record), `batch` (Spark is told what to read), `acknowledge` (written
-into a checkpoint), `fence` (with ownership=none); the batch is `flow` there.
-Each reading of a group's checkpoints, of one or of all, adds a line to `reads.<queue>`.
 """
 
 from __future__ import annotations
@@ -77,64 +72,7 @@ def _patch_segment(module: Any) -> None:
     module._HashingFile.slice_checksum = held_checksum
 
 
-def _around(owner: Any, name: str, step: str, queue_of: Callable[..., str]) -> None:
-    really = getattr(owner, name)
-
-    def held(*arguments: Any, **named: Any) -> Any:
-        queue = queue_of(*arguments)
-        _pause(f"before-{step}", queue, "flow")
-        result = really(*arguments, **named)
-        _pause(f"after-{step}", queue, "flow")
-        return result
-
-    setattr(owner, name, held)
-
-
-def _patch_joining(module: Any) -> None:
-    _around(module, "create_group", "group", lambda queue, *_: str(queue.name))
-
-
-def _patch_ownership(module: Any) -> None:
-    for name, step in (("bind", "bind"), ("deliver", "plan")):
-        _around(module.Ownership, name, step, lambda _self, key, *_: str(key.queue))
-
-
-def _patch_consuming(module: Any) -> None:
-    def queue_of(consumer: Any, _start: Any, end: Any, *_: Any) -> str:
-        return str(consumer.queue.name) if end.get("p") else "a query's first batch, which is empty"
-
-    _around(module.ConsumerLoop, "batch", "batch", queue_of)
-
-
-def _patch_store(module: Any) -> None:
-    """By the store, for checkpoints are read in several ways."""
-    for name in ("load", "list"):
-        _noting_reads(module.LocalStore, name)
-
-
-def _noting_reads(owner: Any, name: str) -> None:
-    really = getattr(owner, name)
-
-    def noted(self: Any, what: str, *arguments: Any, **named: Any) -> Any:
-        if "/checkpoint/" in what:
-            with (_FOLDER / f"reads.{what.split('/')[1]}").open("a") as file:
-                file.write(f"{name} {os.getpid()}\n")
-        return really(self, what, *arguments, **named)
-
-    setattr(owner, name, noted)
-
-
-def _patch_checkpoints(module: Any) -> None:
-    for name, step in (("update_checkpoint", "acknowledge"), ("fence", "fence")):
-        _around(module.CheckpointStore, name, step, lambda self, *_: str(self._folder.split("/")[1]))
-
-
 _PATCHES: dict[str, Callable[[Any], None]] = {
-    "partq_spark.query.consumer": _patch_consuming,
-    "partq_spark.group.checkpoints": _patch_checkpoints,
-    "partq_spark.objects.local": _patch_store,
-    "partq_spark.group.ownership.store": _patch_ownership,
-    "partq_spark.query.joining": _patch_joining,
     "partq_spark.log.publish": _patch_publish,
     "partq_spark.log.segment": _patch_segment,
 }
