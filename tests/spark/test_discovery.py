@@ -120,8 +120,6 @@ def test_a_connect_client_finds_it_and_rows_go_in_and_come_out(tmp_path: Path) -
     assert found["columns"] == [["tags", True], ["name", True], ["id", False], ["_metadata", True]]
     assert found["batch"] == [[number, name, [name]] for number, name in enumerate(names)]
     assert found["stream"] == [[name, True] for name in (None, *names[:9])]
-    assert "column 'name' has type interval day, the queue's is STRING: cast or convert it" in found["refused"][0]
-    says = "queue 'rows' is typed: column 'value' is none of the queue's: name some of id, name, tags and _metadata"
-    assert says in found["refused"][1]
+    assert "column 'name' has type interval day, the queue's is STRING: cast or convert it" in found["refused"]
     assert found["starts"] == 2, "one failed, the next ended well"
     assert found["invalid"].startswith("option 'endingOffsets' (value 'latest') is for batch reads")

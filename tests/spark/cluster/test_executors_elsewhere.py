@@ -5,29 +5,30 @@ the stream shares a group in a Redis that wants a password.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pytest
 
 import partq
 from tests.cast.sidecars import Sidecar
 from tests.group.ownership.redis_servers import SpecialRedis
-from tests.spark.cluster.standalone import EXECUTORS, cluster, java_options
+from tests.support import jvm
 from tests.support.messages import assert_published, numbered_rows
 from tests.support.processes import Program, spark_environment
-from tests.support.servers import Azurite, running
-
-pytestmark = [pytest.mark.spark, pytest.mark.azurite, pytest.mark.redis, pytest.mark.timeout(500)]
+from tests.support.servers import Azurite, free_port, running
 
 HERE = Path(__file__).parent
 ROWS = 300
+EXECUTORS: Final = 2
 CREDENTIALS = "AZURE_STORAGE_CONNECTION_STRING"
+TO_ITSELF = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 class TwoKeyAzurite(Azurite):
@@ -42,60 +43,64 @@ class TwoKeyAzurite(Azurite):
         return {**environment, "AZURITE_ACCOUNTS": f"{environment['AZURITE_ACCOUNTS']}:{self.second_key}"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """A job that has run, and where everything is that it left."""
-
-    azurite: TwoKeyAzurite
-    password: str
-    url: str
-    driver: Path
-    executors: Path
-    witness: Path
-    report: dict[str, Any]
-    log: str
-
-    @property
-    def keys(self) -> dict[str, str]:
-        return {"driver": self.azurite.key, "executors": self.azurite.second_key, "Redis": self.password}
-
-    def pickles(self) -> dict[str, bytes]:
-        """What each executor's Python workers were sent."""
-        sent: dict[str, bytes] = {}
-        for path in sorted((self.witness / "pickles").iterdir()):
-            executor = path.name.partition("-")[0]
-            sent[executor] = sent.get(executor, b"") + path.read_bytes()
-        return sent
+def java_options(environment: Mapping[str, str]) -> str:
+    """For a JVM that lives shortly and leaves nothing outside its own folder for temporary files."""
+    return f"-Djava.io.tmpdir={environment['TMPDIR']} {jvm.options()}"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    folder = tmp_path_factory.mktemp("cluster")
-    driver, executors, witness = (folder / name for name in ("driver", "executors", "witness"))
+@contextlib.contextmanager
+def cluster(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """The URL of a standalone cluster of Spark's: a master, and a worker that runs executors in processes of their own,
+    in `folder` with `environment`. Memory is bounded: 256 MB each for both, 1 GB for each executor.
+    """
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    settings = {**environment, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": java_options(environment)}
+
+    def daemon(name: str, *arguments: str) -> Program:
+        program = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
+        command = [str(jvm.home() / "bin/spark-class"), program, "--host", "127.0.0.1", "--webui-port", "0"]
+        return Program([*command, *arguments], name=name, folder=folder, environment=settings)
+
+    def listening() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    with daemon("master", "--port", str(port)) as master:
+        master.wait_until(listening, "the master's port")
+        size = ("--cores", str(EXECUTORS), "--memory", f"{EXECUTORS}g", "--work-dir", str(folder / "work"))
+        with daemon("worker", *size, url) as worker:
+            worker.wait_until(lambda: "Successfully registered with master" in worker.text(), "the worker's place")
+            yield url
+
+
+@pytest.mark.spark
+@pytest.mark.azurite
+@pytest.mark.redis
+@pytest.mark.timeout(500)
+def test_executors_share_nothing_with_the_driver_and_no_secret_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, executors, witness = (tmp_path / name for name in ("driver", "executors", "witness"))
     password = f"hunter-{secrets.token_hex(8)}"
-    redis = running(SpecialRedis("--requirepass", password))
-    with running(TwoKeyAzurite()) as azurite, redis as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CREDENTIALS, azurite.connection_string)
-        url = azurite.fresh_url()
+    with running(TwoKeyAzurite()) as azurite, running(SpecialRedis("--requirepass", password)) as redis:
+        monkeypatch.setenv(CREDENTIALS, azurite.connection_string)
+        url, secrets_of = azurite.fresh_url(), {"driver": azurite.key, "executors": azurite.second_key}
         for queue, partitions in (("written", 3), ("copied", 4)):
             partq.create_queue(queue, partitions=partitions, store=url)
+        watched = {"PARTQ_TEST_WITNESS": str(witness), "PARTQ_TEST_FORBIDDEN": str(driver)}
+        theirs = {**watched, "PYTHONPATH": str(HERE / "witness")}
         theirs = spark_environment(
-            executors,
-            {
-                CREDENTIALS: azurite.connection_string_with(azurite.second_key),
-                "PYTHONPATH": str(HERE / "witness"),
-                "PARTQ_TEST_WITNESS": str(witness),
-                "PARTQ_TEST_FORBIDDEN": str(driver),
-            },
+            executors, {**theirs, CREDENTIALS: azurite.connection_string_with(azurite.second_key)}
         )
         beside = {CREDENTIALS: azurite.connection_string, "PARTQ_STORE": url, "PARTQ_REDIS_PASSWORD": password}
-        ours = spark_environment(driver, beside)
-        coordinator = Sidecar(driver, "coordinator", {**beside, "PARTQ_OWNERSHIP": server.url})
-        with cluster(executors, theirs) as standalone, coordinator:
+        coordinator = Sidecar(driver, "coordinator", {**beside, "PARTQ_OWNERSHIP": redis.url})
+        with cluster(executors, theirs) as master, coordinator:
             settings = {
+                **TO_ITSELF,
+                "spark.master": master,
                 "spark.driver.memory": "1g",
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
                 "spark.executor.memory": "1g",
                 "spark.executor.cores": "1",
                 "spark.executor.extraJavaOptions": java_options(theirs),
@@ -108,83 +113,60 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
             }
-            plan: dict[str, object] = {
-                "master": standalone.url,
-                "written": "written",
-                "copied": "copied",
-                "ownership": server.url,
-            }
-            plan |= {"rows": ROWS, "settings": settings}
+            plan = {"settings": settings, "ownership": redis.url, "count": ROWS}
+            ours = spark_environment(driver, beside)
             with Program.script(HERE / "job.py", plan, name="driver", folder=driver, environment=ours) as job:
                 assert job.wait_end() == 0, job.tail()
-                yield Run(
-                    azurite=azurite,
-                    password=password,
-                    url=url,
-                    driver=driver,
-                    executors=executors,
-                    witness=witness,
-                    report=json.loads((driver / "report.json").read_text()),
-                    log=job.text(),
-                )
+                log = job.text()
+        report = json.loads((driver / "report.json").read_text())
 
+        # What went through them by batch and by stream.
+        rows = numbered_rows(0, ROWS)
+        assert_published(url, "written", rows)
+        copied = assert_published(url, "copied", rows, order="key")
+        assert [read for read in report["batches"] if read] == [ROWS // 2, ROWS // 2]
+        read = sorted(report["found"], key=lambda row: (row[2], row[3]))
+        assert read == [[each.key, each.value.decode(), each.partition, each.offset] for each in copied]
+        digests = {whose: digest(azurite.connection_string_with(key)) for whose, key in secrets_of.items()}
 
-def test_batch_and_stream_through_executors(run: Run) -> None:
-    rows = numbered_rows(0, ROWS)
-    assert_published(run.url, "written", rows)
-    copied = assert_published(run.url, "copied", rows, order="key")
-    assert [read for read in run.report["batches"] if read] == [ROWS // 2, ROWS // 2]
-    read = sorted(run.report["found"], key=lambda row: (row[2], row[3]))
-    assert read == [[each.key, each.value.decode(), each.partition, each.offset] for each in copied]
-
-
-def test_executors_share_nothing_with_the_driver_and_see_nothing_of_its_disk(run: Run) -> None:
-    """What the others rest on: the trap does catch."""
-    driver, others = run.report["driver"], run.report["executors"]
-    assert driver["trap"] == "the driver's"
-    assert driver["store"] == run.url
-    assert driver["credentials"] == digest(run.azurite.connection_string)
-    assert len({each["folder"] for each in others}) == EXECUTORS
-    for each in others:
+    # They share nothing with the driver and see nothing of its disk; the trap does catch.
+    trap = driver / "of-the-driver.txt"
+    facts = [report["driver"][fact] for fact in ("trap", "store", "credentials")]
+    assert facts == ["the driver's", url, digests["driver"]]
+    assert len({each["folder"] for each in report["executors"]}) == EXECUTORS
+    for each in report["executors"]:
         assert each["trap"].startswith("PermissionError")
-        assert Path(each["folder"]).is_relative_to(run.executors / "work")
-        assert each["home"] == str(run.executors / "home")
-        assert each["store"] == f"file://{run.executors}/trap"
-        assert each["credentials"] == digest(run.azurite.connection_string_with(run.azurite.second_key))
-
-    trap = run.driver / "of-the-driver.txt"
-    assert (run.witness / "trespasses").read_text().splitlines() == [f"open {trap}"] * EXECUTORS
-    for executor, sent in run.pickles().items():
-        about_queues = sent.replace(str(trap).encode(), b"")
-        assert str(run.driver).encode() not in about_queues, executor
+        assert Path(each["folder"]).is_relative_to(executors / "work")
+        facts = [each[fact] for fact in ("home", "store", "credentials")]
+        assert facts == [str(executors / "home"), f"file://{executors}/trap", digests["executors"]]
+    assert (witness / "trespasses").read_text().splitlines() == [f"open {trap}"] * EXECUTORS
     # And neither side has made a store by default, or left anything where a task ran.
-    assert not any((run.driver / "home").iterdir())
-    assert not any((run.executors / "home").iterdir())
-    assert not (run.executors / "trap").exists()
-    left = {path.name for path in (run.executors / "work").rglob("*") if path.is_file()}
-    assert left <= {"stdout", "stderr"}
+    assert not any([*(driver / "home").iterdir(), *(executors / "home").iterdir(), *executors.glob("trap")])
+    assert {path.name for path in (executors / "work").rglob("*") if path.is_file()} <= {"stdout", "stderr"}
 
-
-def test_no_secret_in_plans_logs_and_closures(run: Run) -> None:
-    pickles = run.pickles()
-    assert set(pickles) == {"0", "1"}
-    assert all(b"partq_spark" in sent for sent in pickles.values())
-    places = {f"what executor {executor} was sent": sent for executor, sent in pickles.items()}
-    places["plans, progress and the driver's log"] = run.log.encode()
-    for path in (*run.driver.rglob("*"), *run.executors.rglob("*")):
-        if path.is_file():
-            places[str(path)] = path.read_bytes()
+    # No secret is in plans, logs and closures, and what is searched is what was meant to be searched.
+    sent: dict[str, bytes] = {}
+    for path in sorted((witness / "pickles").iterdir()):
+        executor = path.name.partition("-")[0]
+        sent[executor] = sent.get(executor, b"") + path.read_bytes()
+    assert set(sent) == {"0", "1"}
+    for pickles in sent.values():
+        assert b"partq_spark" in pickles
+        assert str(driver).encode() not in pickles.replace(str(trap).encode(), b"")
+    places = {f"what executor {executor} was sent": pickles for executor, pickles in sent.items()}
+    places["plans, progress and the driver's log"] = log.encode()
+    assert "== Physical Plan ==" in log
+    files = [path for path in (*driver.rglob("*"), *executors.rglob("*")) if path.is_file()]
+    places |= {str(path): path.read_bytes() for path in files}
     events = b"".join(content for place, content in places.items() if "/events_" in place)
-    # What is searched is what was meant to be searched.
     assert b"SparkListenerJobEnd" in events
     assert b"WriteToDataSourceV2" in events
-    assert {str(run.driver / name) for name in ("checkpoint/offsets/0", "coordinator.log")} <= set(places)
-    assert "== Physical Plan ==" in run.log
+    assert {str(driver / name) for name in ("checkpoint/offsets/0", "coordinator.log")} <= set(places)
     assert sum(place.endswith("stderr") for place in places) == EXECUTORS
     for place, content in places.items():
-        for whose, key in run.keys.items():
+        for whose, key in {**secrets_of, "Redis": password}.items():
             assert key.encode() not in content, f"the secret of the {whose} is in {place}"
-            assert b"AccountKey=" not in content, place
+        assert b"AccountKey=" not in content, place
 
 
 def digest(text: str) -> str:
