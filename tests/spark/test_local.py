@@ -98,30 +98,20 @@ def test_a_pyspark_without_spark_and_a_place_where_nothing_can_be_made_are_refus
         monkeypatch.setattr(local, "find_spec", lambda _: None)
 
 
-def put(folder: Path, other: str) -> None:
-    """Something that is not of ours."""
-    if other == "a link to nothing":
-        folder.symlink_to(folder.with_name("nothing"))
-    elif other == "a file":
-        folder.touch()
-    else:
-        folder.mkdir()
-    if other == "with something":
-        (folder / "notes").touch()
-    for name in LINKS:
-        if other == "a Spark of its own":
-            (folder / name).mkdir()
-        elif other == "links elsewhere":
-            (folder / name).symlink_to(f"/usr/{name}")
-
-
-FOREIGN = ["empty", "a file", "with something", "a Spark of its own", "links elsewhere", "a link to nothing"]
+FOREIGN = [
+    "mkdir home",
+    "touch home",
+    "mkdir home home/notes",
+    "mkdir home home/bin home/jars home/sbin",
+    "mkdir home; ln -s /usr/bin /usr/jars /usr/sbin home",
+    "ln -s nothing home",
+]
 
 
 @pytest.mark.parametrize("other", FOREIGN)
 def test_what_was_not_made_here_is_refused_and_left_as_it_is(tmp_path: Path, other: str) -> None:
     folder = tmp_path / "home"
-    put(folder, other)
+    subprocess.run(["sh", "-c", other], cwd=tmp_path, check=True, timeout=60)
     before = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     with pytest.raises(Invalid, match=r"home exists and was not made by partq spark-home: name a new folder"):
         make_home(folder)

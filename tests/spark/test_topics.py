@@ -76,12 +76,6 @@ def test_each_message_reaches_every_queue_that_attracts_it_where_its_key_belongs
         assert lab.read(name).where(said != f.col("partition")).count() == 0
         assert lab.queue(name).describe().log.entries == 1, "one publish"
 
-    # The option is the topic of all rows, whatever the column says, or where there is none.
-    write(lab, numbered(lab, range(300, 360)), topic="bills/eu")
-    write(lab, numbered(lab, range(360, 390)).drop("topic"), topic="orders/new/us", queue="rest")
-    for name, extra in (("archive", range(300, 390)), ("eu", range(300, 360)), ("new", range(360, 390)), ("rest", ())):
-        check_values(lab, name, [*(n for n in range(300) if n % 6 in WANTED[name]), *extra])
-
 
 @pytest.mark.conformance("DIS-09")
 def test_a_micro_batch_that_spark_repeats_is_completed_and_adds_nothing_to_those_that_have_it(queues: Lab) -> None:

@@ -95,6 +95,7 @@ def test_executors_share_nothing_with_the_driver_and_no_secret_is_told(
             executors, {**theirs, CREDENTIALS: azurite.connection_string_with(azurite.second_key)}
         )
         beside = {CREDENTIALS: azurite.connection_string, "PARTQ_STORE": url, "PARTQ_REDIS_PASSWORD": password}
+        ours = spark_environment(driver, beside)
         coordinator = Sidecar(driver, "coordinator", {**beside, "PARTQ_OWNERSHIP": redis.url})
         with cluster(executors, theirs) as master, coordinator:
             settings = {
@@ -114,7 +115,6 @@ def test_executors_share_nothing_with_the_driver_and_no_secret_is_told(
                 "spark.ui.showConsoleProgress": "false",
             }
             plan = {"settings": settings, "ownership": redis.url, "count": ROWS}
-            ours = spark_environment(driver, beside)
             with Program.script(HERE / "job.py", plan, name="driver", folder=driver, environment=ours) as job:
                 assert job.wait_end() == 0, job.tail()
                 log = job.text()
