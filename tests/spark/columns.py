@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,9 @@ from pyspark.sql.types import StructField, StructType
 
 import partq
 from tests.support.data_source import Calls, as_spark_sends
+
+WRITERS: list[Callable[..., None]] = [Calls.append, Calls.publish]
+"""A batch write and a micro-batch."""
 
 
 def create(calls: Calls, schema: str | pa.Schema | None, name: str = "orders", **more: Any) -> partq.Queue:

@@ -1,4 +1,6 @@
-"""An Azurite for Spark's processes, beside the session that they have anyway (`tests/support/spark.py`)."""
+"""An Azurite for Spark's processes, beside the session that they have anyway (`tests/support/spark.py`); Spark's calls
+without a JVM.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.data_source import Calls
 from tests.support.servers import Azurite
 from tests.support.spark import Lab
 
@@ -27,3 +30,8 @@ def azure_lab(
             query.stop()
         spark_azurite.key = key
         spark_azurite.kill()
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Calls:
+    return Calls(url=f"file://{tmp_path}/store")

@@ -50,10 +50,6 @@ def told(said: str, option: str) -> str:
     return said.split(f"--{option} ")[1].split(maxsplit=1)[0]
 
 
-def last(lab: Lab) -> int:
-    return lab.consumer("copy").log_files("offsets")[-1]
-
-
 @pytest.mark.conformance("DIS-03")
 @pytest.mark.parametrize("kind", ["untyped", "foreachBatch"])
 def test_a_replayed_micro_batch_adds_nothing_however_often_it_comes(lab: Lab, kind: str) -> None:
@@ -117,38 +113,6 @@ def test_an_older_spark_checkpoint_drops_nothing(lab: Lab, kind: str) -> None:
     assert lab.head("orders") == before, "exactly once from then on"
     (resolution,) = orders.describe().resolutions
     assert (resolution.batch, resolution.published) == (batch, False)
-
-
-@pytest.mark.conformance("DIS-10")
-def test_a_spark_log_that_lost_its_last_entry_drops_nothing(lab: Lab) -> None:
-    """As after a power cut. Spark plans the batch anew: the same rows are a repetition, and more are not."""
-    start = copying(lab, "untyped")
-    fill(lab, 0, 6)
-    ended(start())
-    cut(lab)
-    ended(start())
-    assert values(lab) == [*range(6)], "a repetition"
-
-    cut(lab)
-    fill(lab, 6, 9)
-    said = failure(start())
-    assert "value=b'6'" in said.split("First such row: ")[1][:40]
-    assert values(lab) == [*range(6)]
-    lab.queue("orders").resolve(writer=told(said, "writer"), batch=last(lab), published=False)
-    ended(start())
-    assert values(lab) == sorted([*range(6), *range(9)])
-    fill(lab, 9, 11)
-    ended(start())
-    assert values(lab)[-2:] == [9, 10]
-
-
-def cut(lab: Lab) -> None:
-    """The last entry of both of Spark's logs is gone."""
-    number = last(lab)
-    for kind in ("offsets", "commits"):
-        for path in (lab.folder / "copy" / kind).iterdir():
-            if path.name in (str(number), f".{number}.crc"):
-                path.unlink()
 
 
 @pytest.mark.conformance("DIS-10")
