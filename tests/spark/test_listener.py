@@ -7,13 +7,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame
@@ -287,8 +286,7 @@ def listener(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[PartqListene
 
 
 @pytest.mark.spark
-def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListener, tmp_path: Path) -> None:
-    """Also without a server: written to a file, as for a node exporter."""
+def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListener) -> None:
     registry = CollectorRegistry()
     for _ in range(2):
         partq.register(lab.spark, metrics=registry)
@@ -296,7 +294,7 @@ def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListe
     lab.create("orders", 2)
     lab.publish("orders", [("a", b"1"), ("b", b"2"), ("c", b"3")])
     rows = lab.stream("orders", startingOffsets="earliest")
-    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "one"))
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(lab.folder / "one"))
     one = writer.queryName("one").start()
     failure(lab.publisher(rows.selectExpr("1 amount"), "orders", "two"))
 
@@ -314,23 +312,6 @@ def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListe
         return sum(each.value for each in samples if each.name.endswith("failures_total"))
 
     wait_until(lambda: failures() == 1, "the failure")
-    write_to_textfile(str(tmp_path / "partq.prom"), registry)
-    assert 'partq_query_batches_total{query="one"} 1.0' in (tmp_path / "partq.prom").read_text()
-
-
-def process(lab: Lab, rows: DataFrame, next_queue: str | None = None) -> None:
-    """A query handles all that there is, as an application would."""
-
-    def handle(batch: DataFrame, _batch_id: int) -> None:
-        with partq.processing(batch), trace.get_tracer_provider().get_tracer("app").start_as_current_span("bill"):
-            if next_queue is not None:
-                lab.append(batch.select("key", "value", "headers"), next_queue)
-            else:
-                batch.collect()
-
-    writer = rows.writeStream.foreachBatch(handle)
-    writer = writer.option("checkpointLocation", str(lab.folder / "checkpoint" / str(next_queue)))
-    ended(writer.trigger(availableNow=True).start())
 
 
 @pytest.mark.spark
@@ -341,7 +322,14 @@ def test_one_trace_goes_from_the_publisher_to_foreach_batch_and_on(lab: Lab, tra
     with traces.tracer.start_as_current_span("checkout"), orders.publisher() as publisher:
         for number in range(3):
             publisher.send(b"created", key=f"customer-{number}")
-    process(lab, lab.stream("orders", startingOffsets="earliest", group="billing", includeHeaders="true"), "billed")
+
+    def handle(batch: DataFrame, _batch_id: int) -> None:
+        with partq.processing(batch), trace.get_tracer_provider().get_tracer("app").start_as_current_span("bill"):
+            lab.append(batch.select("key", "value", "headers"), "billed")
+
+    rows = lab.stream("orders", startingOffsets="earliest", group="billing", includeHeaders="true")
+    writer = rows.writeStream.foreachBatch(handle).option("checkpointLocation", str(lab.folder / "billing"))
+    ended(writer.trigger(availableNow=True).start())
     wait_until(lambda: bool(traces.named("ack orders")), "the listener's word")
     sent, of_batch = traces.named("send orders"), traces.one("process orders")
     assert {*linked(of_batch)} == {span_id(each) for each in sent}
@@ -366,7 +354,8 @@ def test_rows_are_linked_to_their_publishers_and_without_a_provider_a_batch_cost
     with orders.publisher() as publisher:
         for number in range(2):
             publisher.send({"id": number})
-    process(lab, lab.stream("orders", startingOffsets="earliest", includeHeaders="true"))
+    with partq.processing(lab.read("orders", includeHeaders="true")):
+        pass
     of_batch = traces.one("process orders")
     assert {*linked(of_batch)} == {span_id(each) for each in traces.named("send orders")}
     assert of_batch.parent is None, "they are of two traces"

@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ class Shared:
     ownership: str
     name: str
     partitions: int
-    consumers: list[Consumer] = field(default_factory=list)
 
     @property
     def queue(self) -> partq.Queue:
@@ -52,14 +51,9 @@ class Shared:
         given |= options
         return self.lab.stream(self.name, **given)
 
-    def consumer(self, name: str) -> Consumer:
-        made = self.lab.consumer(name)
-        self.consumers.append(made)
-        return made
-
     def start(self, name: str, trigger: str | None = None, **options: str) -> tuple[Consumer, StreamingQuery]:
         """A query with a Spark checkpoint of its own, past its first, empty batch."""
-        consumer = self.consumer(name)
+        consumer = self.lab.consumer(name)
         return consumer, self.restart(consumer, trigger, **options)
 
     def restart(self, consumer: Consumer, trigger: str | None = None, **options: str) -> StreamingQuery:

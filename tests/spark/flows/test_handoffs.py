@@ -1,4 +1,6 @@
-"""Streaming queries that share a queue: handoffs between micro-batches, by real queries, Redis and coordinator."""
+"""Streaming queries that share a queue, by real queries, Redis and coordinator: handoffs between micro-batches; its
+partition count changes; and all of it is kept in blobs alone.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ from partq_spark.spark.listener import PartqListener
 from tests.spark.flows.conftest import (
     Gate,
     Shared,
+    coordinator,
     flow_of,
+    going_on,
     got,
     marked,
+    partition_of,
     told,
 )
 from tests.support.spark import Consumer, Lab
@@ -24,6 +29,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 
 Make = Callable[..., Shared]
+KEYS = [f"k{number}" for number in range(12)]
 
 
 def with_both(orders: Shared, **options: str) -> tuple[Consumer, Gate]:
@@ -135,7 +141,7 @@ def test_a_union_of_two_loads_of_one_group_reads_each_message_once_in_a_batch(sh
     """While the second load waits for its share, the first one's partitions move to it: 92 of 200 came twice."""
     orders = shared(partitions=4, handoff_s=1.0)
     orders.lab.publish(orders.name, [(f"key-{number}", b"x") for number in range(200)])
-    consumer = orders.consumer("union")
+    consumer = orders.lab.consumer("union")
     for _ in range(3):
         consumer.run(orders.stream(flow="left").union(orders.stream(flow="right")))
     for _, rows in consumer.batches:
@@ -145,3 +151,62 @@ def test_a_union_of_two_loads_of_one_group_reads_each_message_once_in_a_batch(sh
     for row in consumer.rows:
         assert row.redelivered or (row.partition, row.offset) not in first, f"{row} came before"
         first.add((row.partition, row.offset))
+
+
+@pytest.mark.conformance("RES-01", "RES-02", "RES-03", "REB-08", "REB-09")
+def test_a_queue_grows_and_shrinks_while_queries_share_it_and_a_publisher_publishes(shared: Make) -> None:
+    orders = shared(partitions=4, delay_s=60.0)  # which a change of the count does not wait for
+    one, _ = orders.start("one", maxMessagesPerTrigger="100")
+    wait_until(lambda: orders.shares() == {flow_of(one): 4}, "all partitions")
+    published: list[int] = []
+
+    def publish() -> None:
+        orders.lab.publish(orders.name, [(key, b"%d" % len(published)) for key in KEYS])
+        published.append(len(published))
+
+    with going_on(publish, 0.25):
+        wait_until(lambda: len(one.rows) > 50, "messages at the first query")
+        two = orders.lab.consumer("two")
+        two.batches = one.batches  # one list of all that is delivered, in the order in which it was
+        orders.restart(two, maxMessagesPerTrigger="100")
+        orders.wait_for_shares(0, 4)  # it is bound, and waits for the delay
+        for count, shares in ((8, (4, 4)), (3, (1, 2))):
+            orders.queue.alter(ownership=orders.ownership, partitions=count)
+            orders.partitions = count
+            orders.wait_for_shares(*shares, wait_s=50)
+            before = len(published)
+            wait_until(lambda before=before: len(published) > before + 5, "messages under the new count")  # type: ignore[misc]
+    wait_until(lambda: set(got(one)) == set(orders.everything()), "everything")
+    last: dict[str, int] = {}
+    for row in one.rows:
+        assert row.redelivered or int(row.value) > last.get(row.key, -1), "in the order of its key"
+        last[row.key] = max(int(row.value), last.get(row.key, -1))
+    assert {row.partition for row in one.rows} == {partition_of(key, n) for n in (4, 8, 3) for key in KEYS}
+    assert len(got(one)) - len(set(got(one))) <= len(marked(one))
+    wait_until(lambda: set(orders.statuses()) == {0, 1, 2}, "the removed ones to go")
+    view = orders.status()
+    assert view is not None
+    assert view.scale_status == "Ready"
+
+
+@pytest.mark.azurite
+@pytest.mark.conformance("HAN-05", "CHK-01", "CHK-02")
+def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(azure_lab: Lab, tmp_path: Path) -> None:
+    """Queue, checkpoints and ownership."""
+    orders = Shared(lab=azure_lab, ownership="store", name="orders", partitions=2)
+    azure_lab.create("orders", 2, rebalance_delay_s=0.0, max_handoff_time_s=30.0)
+    with coordinator(azure_lab.url, "store", tmp_path):
+        one, first = orders.start("one")
+        orders.publish_all(b"a")
+        wait_until(lambda: got(one) == orders.everything(), "the first messages")
+        two, _ = orders.start("two", checkpointInterval="1s")
+        orders.wait_for_shares(1, 1)
+        orders.publish_all(b"b")
+        wait_until(lambda: got(one, two) == orders.everything(), "everything, once")
+        assert marked(one, two) == []
+        first.stop()
+        wait_until(lambda: orders.shares() == {flow_of(two): 2}, "what the first one left")
+        orders.publish_all(b"c")
+        wait_until(lambda: set(got(one, two)) == set(orders.everything()), "everything")
+        assert len(got(one, two)) - len(orders.everything()) <= len(marked(one, two))
+        orders.wait_for_offsets(3, 3)

@@ -127,7 +127,7 @@ def test_a_twin_on_a_copy_of_the_spark_checkpoint_is_refused_and_one_on_the_same
     orders.publish_all(b"a")
     orders.wait_for_offsets(1, 1)
     before, name = orders.checkpoints(), flow_of(one)
-    twin = orders.consumer("twin")
+    twin = orders.lab.consumer("twin")
     shutil.copytree(one.checkpoint, twin.checkpoint)
     (twin.checkpoint / "metadata").write_text('{"id":"11111111-2222-3333-4444-555555555555"}')
     (twin.checkpoint / ".metadata.crc").unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def test_a_twin_on_a_copy_of_the_spark_checkpoint_is_refused_and_one_on_the_same
 def test_available_now_shares_a_queue_and_acknowledges_its_last_batch(shared: Make) -> None:
     orders = shared(partitions=3, delay_s=1.0)
     orders.publish(*((p, b"%d" % n) for p in range(3) for n in range(20)))
-    one, two = orders.consumer("one"), orders.consumer("two")
+    one, two = orders.lab.consumer("one"), orders.lab.consumer("two")
     stream = orders.stream(maxMessagesPerTrigger="10", checkpointInterval="1h")
     for query in [each.start(stream, available_now=True) for each in (one, two)]:
         ended(query)
@@ -167,7 +167,7 @@ def test_available_now_shares_a_queue_and_acknowledges_its_last_batch(shared: Ma
     assert got(one, two) == orders.everything()
     assert marked(one, two) == []
 
-    once = orders.consumer("once")  # Trigger.Once: a single look per run, its last batch acknowledged in the next
+    once = orders.lab.consumer("once")  # Trigger.Once: a single look per run, its last batch acknowledged in the next
     for _ in range(2):
         ended(once.start(orders.stream(), once=True))
     assert orders.offsets() == [20, 21, 20]
