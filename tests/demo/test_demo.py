@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -66,10 +65,8 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
     places = [next(number for number, line in enumerate(lines) if words in line) for words in story]
     assert places == sorted(places)
     assert said.count("✓") == 3
-    story_and_proof, _, commands = said.partition("look for yourself")
-    assert max(map(len, story_and_proof.splitlines())) <= 130
+    assert max(map(len, said.partition("look for yourself")[0].splitlines())) <= 130
     _nothing_is_left(tmp_path)
-    _page_of_what_is_left(commands.splitlines()[-1], tmp_path)
 
 
 def _heard_with_its_page(stderr: IO[str]) -> str:
@@ -85,24 +82,6 @@ def _heard_with_its_page(stderr: IO[str]) -> str:
             assert "No coordinator serves this page" not in page
     assert url, "".join(lines)
     return "".join(lines)
-
-
-def _page_of_what_is_left(command: str, folder: Path) -> None:
-    """The last line opens the page, typed as it stands."""
-    with subprocess.Popen(
-        [*shlex.split(command), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder)},
-    ) as process:
-        try:
-            assert process.stdout is not None
-            (url,) = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-            assert "336,776" in _got(f"{url}/queues/flights")
-            assert "no flow" in _got(f"{url}/queues/flights/groups/board")  # the queries have ended
-            assert "tailnum" in _got(f"{url}/queues/flights/messages")
-        finally:
-            process.terminate()
 
 
 def _got(url: str) -> str:

@@ -4,7 +4,6 @@ log as it was, and nobody else can lead its folder elsewhere. That all of it com
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,15 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 import partq
-from partq_spark.cli.demo_screen import Screen
 from partq_spark.demo import processes
-from partq_spark.demo.flights import HELD_BACK, PACE_S, SLOW_PACE_S, Feed, ddl
+from partq_spark.demo.flights import ddl
 from partq_spark.demo.ledger import FlowGone, Joined, Ledger, Moved, MoveKind
 from partq_spark.demo.processes import alone
 from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
@@ -166,25 +161,6 @@ def test_the_proof_finds_what_is_missing_twice_or_out_of_order_and_nothing_else(
         assert found == {"ok": True, **wanted}, batches
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        ({"redelivered": 12, "again": 9}, "✓ 9 came again, each of them marked 'redelivered', like 3 more that might"),
-        ({"twice": 3}, "✗ 3 flights came twice without a mark"),
-        ({"missing": 3}, "✗ 3 flights are missing"),
-        ({"aircraft_out_of_order": 3}, "✗ 3 aircraft out of order"),
-    ],
-)
-def test_the_proof_says_what_was_counted(facts: dict[str, int], words: str) -> None:
-    counted = ("missing", "twice", "again", "redelivered", "aircraft_out_of_order", "offsets_out_of_order")
-    known = {**dict.fromkeys((*counted, "handed_over"), 0), "delivered": 9, "aircraft": 4, "per_flow": {"blue": 1}}
-    file = io.StringIO()
-    made = Screen(Console(file=file, width=100, highlight=False), rebalance_delay_s=1.0, session_s=5)
-    made.proof({**known, **facts}, 9, [])
-    assert words in file.getvalue()
-    assert file.getvalue().count("✗") == words.count("✗")
-
-
 # --- its folder -----------------------------------------------------------------------------------------
 
 
@@ -220,28 +196,7 @@ def test_a_folder_that_others_may_have_prepared_is_refused(tmp_path: Path) -> No
     assert (target / "precious").read_text() == "kept"
 
 
-# --- its flights and its processes -------------------------------------------------------------------------
-
-
-def test_files_come_at_a_pace_that_slows_down_and_the_last_when_they_are_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "from").mkdir()
-    for number in range(9):
-        pq.write_table(pa.table({"id": [0] * 10}), tmp_path / "from" / f"part-{number}.parquet")
-    now_s = [100.0]
-    feed = Feed(tmp_path / "from", tmp_path / "to", lambda: now_s[0])
-
-    def come_after(seconds: float) -> int:
-        now_s[0] += seconds
-        feed.give()
-        return len(list((tmp_path / "to").glob("*.parquet")))
-
-    assert feed.flights == 90
-    assert [come_after(0), come_after(PACE_S - 0.01), come_after(0.01)] == [1, 1, 2]
-    assert [come_after(PACE_S) for _ in range(5)] == [3, 4, 5, 6, 6]
-    assert come_after(SLOW_PACE_S - PACE_S) == 7
-    assert [come_after(SLOW_PACE_S) for _ in range(100)][-1] == 9 - HELD_BACK
-    feed.hurry()
-    assert come_after(0) == 9
+# --- its processes -------------------------------------------------------------------------
 
 
 def test_who_does_not_listen_is_killed_with_all_that_he_started(tmp_path: Path) -> None:

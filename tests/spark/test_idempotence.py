@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -113,25 +112,3 @@ def test_an_older_spark_checkpoint_drops_nothing(lab: Lab, kind: str) -> None:
     assert lab.head("orders") == before, "exactly once from then on"
     (resolution,) = orders.describe().resolutions
     assert (resolution.batch, resolution.published) == (batch, False)
-
-
-@pytest.mark.conformance("DIS-10")
-def test_two_writes_of_one_call_under_one_application_id_are_refused_and_lose_nothing(lab: Lab) -> None:
-    copying(lab, "foreachBatch")
-    lab.publish("inbox", [("k", b"%d" % n) for n in range(10)])
-
-    def split(batch: DataFrame, batch_id: int) -> None:
-        for rest in (0, 1):
-            rows = batch.select("key", "value").where(f"CAST(CAST(value AS STRING) AS INT) % 2 = {rest}")
-            lab.append(rows, "orders", txnAppId="split", txnVersion=str(batch_id))
-
-    stream = lab.stream("inbox", startingOffsets="earliest")
-    writer = stream.writeStream.foreachBatch(split).trigger(availableNow=True)
-    said = failure(writer.option("checkpointLocation", str(lab.folder / "split")).start())
-    assert "a second write to this queue under one txnAppId" in said
-    assert values(lab) == [0, 2, 4, 6, 8]
-
-    # Asynchronous progress tracking would repeat batches other than the last, whose numbers would all be refused.
-    sink = stream.select("key", "value").writeStream.format("partq").options(store=lab.url, queue="orders")
-    with pytest.raises(PySparkException, match="does not support async progress tracking"):
-        sink.options(checkpointLocation=str(lab.folder / "async"), asyncProgressTrackingEnabled=True).start()

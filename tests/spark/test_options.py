@@ -76,12 +76,10 @@ ALLOWED |= {name: (value, {"load", "stream source"}) for name, value in GROUP.it
 
 
 def source(**more: str) -> Any:
-    """What `load` reads, with these options besides queue and store."""
     return options.source_options({**BASE, **more})
 
 
 def sink(**more: str) -> Any:
-    """What a batch sink reads, with these options besides queue and store."""
     return options.batch_sink_options({**BASE, **more})
 
 

@@ -172,26 +172,13 @@ def test_a_reader_is_refused_columns_that_the_queue_does_not_have_so(
 # --- types that look alike --------------------------------------------------------------------------------------------
 
 
-class PointType(types.UserDefinedType):
-    """A type of users, of which Arrow sees an array."""
-
-    @classmethod
-    def sqlType(cls) -> DataType:  # noqa: N802 - Spark's
-        return types.ArrayType(types.DoubleType())
-
-    @classmethod
-    def module(cls) -> str:
-        return __name__
-
-
 PLACE = "STRUCT<srid: INT NOT NULL, wkb: BINARY NOT NULL>"
 VECTOR = "STRUCT<type: TINYINT NOT NULL, size: INT, indices: ARRAY<INT>, values: ARRAY<DOUBLE>>"
 LOOK_ALIKES: list[tuple[DataType, str, str]] = [
     (types.TimeType(), "BIGINT", "time(6)"),
     (types.GeometryType(4326), PLACE, "geometry(4326)"),
     (types.GeographyType(4326), PLACE, "geography(4326)"),
-    (PointType(), "ARRAY<DOUBLE>", "udt"),
-    (VectorUDT(), VECTOR, "vector"),
+    (VectorUDT(), VECTOR, "vector"),  # as all types of users are
     (types.DayTimeIntervalType(), "BIGINT", "interval day to second"),
     (MONTHS, "INT", "interval year to month"),
     (types.CalendarIntervalType(), "STRUCT<months: INT, days: INT, us: BIGINT>", "interval"),

@@ -159,22 +159,6 @@ def test_available_now_reads_in_batches_within_the_limits_what_was_there_when_it
     assert set(tiny.sizes) == {1}
 
 
-def test_a_batch_that_did_not_finish_is_delivered_again_with_the_same_rows(lab: Lab) -> None:
-    """Whatever was published meanwhile, and whatever the options say now."""
-    lab.create("orders", 3)
-    lab.publish("orders", numbered(0, 90))
-    consumer = lab.consumer()
-    stream = lab.stream("orders", **EVERYTHING, maxMessagesPerTrigger="40")
-    consumer.failing = lambda batch: batch == 2
-    assert "batch 2 fails on purpose" in failure(consumer.start(stream, available_now=True))
-    assert consumer.sizes == [40, 40]
-    lab.publish("orders", numbered(90, 200))
-    consumer.failing = lambda _batch: False
-    consumer.run(lab.stream("orders", maxMessagesPerTrigger="5000"))
-    assert consumer.sizes == [40, 40, 10, 110]
-    assert sorted(consumer.values, key=int) == values(*range(200))
-
-
 def test_an_idle_query_makes_no_batches_and_ends_with_its_queue_or_with_one_in_its_place(lab: Lab) -> None:
     """It waits for news (spark-traps.md 7); those of a new queue are none of its own, nor are those of another name."""
     queue = lab.create("orders", 2)

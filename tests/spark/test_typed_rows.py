@@ -165,17 +165,6 @@ def test_a_query_keeps_the_columns_and_types_that_its_load_saw(calls: Calls) -> 
     assert running.batch().column("id").to_pylist() == [2**31, 5]
 
 
-def test_a_pinned_column_may_have_each_type_that_it_has_had(calls: Calls) -> None:
-    queue = create(calls, "n TINYINT")
-    for kind in ("SMALLINT", "INT", "BIGINT"):
-        queue.alter(widen=f"n {kind}")
-    given = spark("n BIGINT")
-    calls.append("orders", given, sent(given, [-128], [None], [127]))
-    for kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
-        for found in (calls.read("orders", spark(f"n {kind}")), calls.stream("orders", spark(f"N {kind}")).batch()):
-            assert found.column(0).to_pylist() == [-128, None, 127]
-
-
 @pytest.mark.parametrize("again", ["id BIGINT", None])
 def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(calls: Calls, again: str | None) -> None:
     """Null for columns that the new one does not have would be a loss without a word."""
@@ -213,16 +202,28 @@ TOPIC = field("_topic", StringType())
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_rows_go_by_their_topics_or_by_the_option(calls: Calls, write: Callable[..., None]) -> None:
-    attracting(calls, eu=("id INT, name STRING", "*/eu"), every=("name STRING, id INT", ">"), us=("id INT", "*/us"))
-    attracting(calls, rest=("id INT, name STRING", ""))
-    given = spark("name STRING, id INT", TOPIC)
+def test_rows_go_by_their_topics_or_by_the_option_and_a_column_topic_is_the_queues_own(
+    calls: Calls, write: Callable[..., None]
+) -> None:
+    attracting(calls, eu=("id INT, topic STRING", "*/eu"), every=("topic STRING, id INT", "*/*"), us=("id INT", "*/us"))
+    attracting(calls, rest=("id INT, topic STRING", ""), old=(None, "old"), untyped=(None, ""))
+    given = spark("topic STRING, id INT", TOPIC)
     topics = ["a/eu", "a/asia", None, "b/eu"]
-    rows = [[f"n{number}", number, topic] for number, topic in enumerate(topics)]
-    write(calls, "rest", given, sent(given, *rows))
+    write(calls, "rest", given, sent(given, *([f"no/{number}", number, topic] for number, topic in enumerate(topics))))
     assert [ids(calls, name) for name in ("eu", "every", "us", "rest")] == [[0, 3], [0, 1, 3], [], [2]]
-    calls.append("rest", given, sent(given, ["n4", 4, "ignored"]), topic="c/eu")
+    assert [row["topic"] for row in rows_of(calls.read("every"))] == ["no/0", "no/1", "no/3"]
+    calls.append("rest", given, sent(given, ["no/4", 4, "ignored"]), topic="c/eu")
     assert [ids(calls, name) for name in ("eu", "every")] == [[0, 3, 4], [0, 1, 3, 4]]
+    given = spark("id INT, topic STRING")
+    with pytest.raises(Invalid, match="failOnUnattractedTopic is for messages with topics, and these have none"):
+        calls.append("rest", given, sent(given, [5, "a/eu"]), failOnUnattractedTopic="true")
+    calls.append("rest", given, sent(given, [5, "a/eu"]))
+    assert ids(calls, "rest") == [2, 5]
+
+    given = spark("value STRING, topic STRING")
+    calls.append("untyped", given, sent(given, ["a", "old"], ["b", None]))
+    for name, value in (("old", b"a"), ("untyped", b"b")):
+        assert calls.read(name, spark("value BINARY")).to_pylist() == [{"value": value}]
 
 
 def test_a_batch_whose_topics_attract_queues_of_different_columns_is_refused_whole(
@@ -247,23 +248,3 @@ def test_a_batch_whose_topics_attract_queues_of_different_columns_is_refused_who
     writer = source.writer(given, False)
     writer.commit([writer.write(iter(sent(given, [1, "x"], [2, "y"])))])
     assert [record.message.partition(" with")[0] for record in caplog.records] == ["2 messages"], "that nobody attracts"
-
-
-def test_a_column_topic_is_a_typed_queues_own_and_that_of_keys_and_values(calls: Calls) -> None:
-    """Also beside the topics of the batch: those that the option gives, and those of `_topic`."""
-    attracting(calls, eu=("id INT, topic STRING", "eu"), rest=("id INT, topic STRING", ""), old=(None, "old"))
-    given = spark("id INT, topic STRING")
-    calls.append("rest", given, sent(given, [1, "eu"]))
-    with pytest.raises(Invalid, match="failOnUnattractedTopic is for messages with topics, and these have none"):
-        calls.append("rest", given, sent(given, [1, "eu"]), failOnUnattractedTopic="true")
-    calls.append("rest", given, sent(given, [2, "none"]), topic="eu")
-    given = spark("id INT, topic STRING", TOPIC)
-    calls.append("rest", given, sent(given, [3, "none", "eu"], [4, "eu", None]))
-    assert rows_of(calls.read("eu")) == [{"id": 2, "topic": "none"}, {"id": 3, "topic": "none"}]
-    assert rows_of(calls.read("rest")) == [{"id": 1, "topic": "eu"}, {"id": 4, "topic": "eu"}]
-
-    attracting(calls, untyped=(None, ""))
-    given = spark("value STRING, topic STRING")
-    calls.append("untyped", given, sent(given, ["a", "old"], ["b", None]))
-    for name, value in (("old", b"a"), ("untyped", b"b")):
-        assert calls.read(name, spark("value BINARY")).to_pylist() == [{"value": value}]
