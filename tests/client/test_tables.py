@@ -148,24 +148,11 @@ def test_other_forms_of_the_same_values_are_taken_in_any_order_and_case(make: Ma
 @pytest.mark.parametrize(
     ("kind", "column", "said"),
     [
-        ("BIGINT", pa.array([1], pa.uint64()), r"column 'a' has type uint64, the queue's is BIGINT: cast it"),
-        ("INT", pa.array([1], pa.uint32()), r"column 'a' has type BIGINT, the queue's is INT"),
-        ("STRING", pa.array([b"a"]), r"column 'a' has type BINARY, the queue's is STRING"),
         ("INT", pa.RunEndEncodedArray.from_arrays([1], pa.array([1], pa.int32())), "run_end_encoded"),
         (
             "TIMESTAMP",
             pa.array([0, 1], pa.int64()).cast(pa.timestamp("ns", "UTC")),
             r"row 1, column 'a': 1970-01-01 00:00:00.000000001\+00:00 .* is no TIMESTAMP .*lose data",
-        ),
-        (
-            "INT NOT NULL",
-            pa.array([1, None], pa.int32()),
-            r"row 1, column 'a': null, where the queue's schema says NOT NULL",
-        ),
-        (
-            "STRING",
-            pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()),
-            r"row 0, column 'a': a STRING that is not UTF-8",
         ),
     ],
 )
@@ -176,7 +163,7 @@ def test_what_could_change_a_value_is_refused_with_row_column_and_both_types(
     with queue.publisher() as publisher:
         with pytest.raises(partq.Invalid, match=said):
             publisher.send_table(pa.table({"a": column}))
-        publisher.send({"a": None, "z": 1} if "NOT NULL" not in kind else {"a": 1, "z": 1})
+        publisher.send({"a": None, "z": 1})
     assert len(rows(queue)) == 1, "and the publisher goes on"
 
 
@@ -188,15 +175,12 @@ def test_what_could_change_a_value_is_refused_with_row_column_and_both_types(
         (pa.table({"id": [1], "ID": [1]}), "columns 'id' and 'ID' are both the queue's column 'id': give one"),
         (pa.table({"s": ["a"]}), r"column 'id' \(BIGINT NOT NULL\) is missing: the queue needs it in every row"),
         (pa.table({"id": [1], "_headers": ["x"]}), r"column '_headers' has type STRING"),
-        (pa.table({"id": [1], "_topic": ["x"]}), r"column '_topic' \(STRING\) is none of the queue's"),
         (
             pa.Table.from_pandas(pd.DataFrame({"id": [1, 2]}, index=[3, 7])),
             "column '__index_level_0__' is the index of a frame of pandas, .*reset_index",
         ),
         ([1, 2], "list is no table: give something with __arrow_c_stream__"),
         (pl.Series("id", [1]), r"Series is no table \(.* non-struct type int64\): give one with named columns"),
-        (pd.Series([1], name="id"), r"Series is no table \(.* non-struct type int64\)"),
-        (pa.chunked_array([["a"]]), r"ChunkedArray is no table \(.* non-struct type string\)"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(make: Make, table: Any, said: str) -> None:
@@ -257,76 +241,38 @@ def test_a_long_text_in_many_rows_is_cast_in_bounded_memory(make: Make, ddl: str
 
 # --- what the libraries make by themselves ----------------------------------------------------------------------------
 
-
-def of_polars() -> Any:
-    return pl.DataFrame(
-        {
-            "id": pl.Series([2**32 - 1], dtype=pl.UInt32),
-            "s": pl.Series(["a"], dtype=pl.Categorical),
-            "b": pl.Series([None], dtype=pl.Null),
-            "at": pl.Series([WALL], dtype=pl.Datetime("ms")).dt.replace_time_zone("Europe/Berlin"),
-            "d": pl.Series([Decimal("1.5")], dtype=pl.Decimal(5, 1)),
-            "l": pl.Series([["a", "b"]], dtype=pl.Array(pl.String, 2)),
-        }
-    )
-
-
-def of_pandas() -> Any:
-    frame = {
-        "id": pd.array([1, None], dtype="UInt16"),
-        "s": pd.Categorical(["a", None]),
-        "at": pd.to_datetime(["2020-01-01", None]).tz_localize("Europe/Berlin"),
-        "day": [date(2020, 1, 1), None],
-    }
-    return pd.DataFrame(frame)[:1]
-
-
-def of_duckdb() -> Any:
-    return duckdb.sql(
-        "SELECT 5::UINTEGER AS id, 'b'::ENUM('a', 'b') AS s, TIMESTAMPTZ '2020-01-01 00:00:00+02' AS at,"
-        " TIMESTAMP_NS '2020-01-01 12:00:00' AS wall, 12.5::DECIMAL(5,1) AS d, ['a', NULL] AS l,"
-        " {'a': 1, 'b': 'x'} AS st, 1.5::FLOAT AS f, 3::TINYINT AS tiny"
-    )
-
-
-@pytest.mark.parametrize(
-    ("make_table", "wanted"),
-    [
-        (
-            of_polars,
+OWN: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "polars": (
+        lambda: pl.DataFrame(
             {
-                "id": 2**32 - 1,
-                "s": "a",
-                "d": Decimal("1.50"),
-                "l": ["a", "b"],
-                "at": datetime(2020, 1, 1, 11, tzinfo=UTC),
-            },
+                "id": pl.Series([2**32 - 1], dtype=pl.UInt32),
+                "s": pl.Series(["a"], dtype=pl.Categorical),
+                "b": pl.Series([None], dtype=pl.Null),
+                "at": pl.Series([WALL], dtype=pl.Datetime("ms")).dt.replace_time_zone("Europe/Berlin"),
+                "d": pl.Series([Decimal("1.5")], dtype=pl.Decimal(5, 1)),
+                "l": pl.Series([["a", "b"]], dtype=pl.Array(pl.String, 2)),
+            }
         ),
-        (
-            of_pandas,
-            {"id": 1, "s": "a", "day": date(2020, 1, 1), "at": datetime(2019, 12, 31, 23, tzinfo=UTC)},
+        {"id": 2**32 - 1, "s": "a", "d": Decimal("1.50"), "l": ["a", "b"], "at": MOMENT.replace(hour=11)},
+    ),
+    "pandas": (
+        lambda: pd.DataFrame({"id": pd.array([1], dtype="UInt16"), "s": pd.Categorical(["a"]), "day": [MOMENT.date()]}),
+        {"id": 1, "s": "a", "day": MOMENT.date()},
+    ),
+    "duckdb": (
+        lambda: duckdb.sql(
+            "SELECT 5::UINTEGER AS id, 'b'::ENUM('a', 'b') AS s, TIMESTAMPTZ '2020-01-01 14:00:00+02' AS at,"
+            " TIMESTAMP_NS '2020-01-01 12:00:00' AS wall, 12.5::DECIMAL(5,1) AS d"
         ),
-        (
-            of_duckdb,
-            {
-                "id": 5,
-                "s": "b",
-                "at": datetime(2019, 12, 31, 22, tzinfo=UTC),
-                "wall": WALL,
-                "d": Decimal("12.50"),
-                "l": ["a", None],
-                "st": {"a": 1, "b": "x"},
-                "f": 1.5,
-                "tiny": 3,
-            },
-        ),
-    ],
-)
-def test_tables_of_a_library_are_taken_by_its_own_types(
-    make: Make, make_table: Callable[[], Any], wanted: dict[str, Any]
-) -> None:
-    queue = typed(make)
-    published(queue, make_table())
+        {"id": 5, "s": "b", "at": MOMENT, "wall": WALL, "d": Decimal("12.50")},
+    ),
+}
+
+
+@pytest.mark.parametrize("library", OWN)
+def test_tables_of_a_library_are_taken_by_its_own_types(make: Make, library: str) -> None:
+    queue, (table, wanted) = typed(make), OWN[library]
+    published(queue, table())
     assert rows(queue) == [{**EMPTY, **wanted}]
 
 

@@ -1,8 +1,10 @@
-"""Rows go into a typed queue and come out as they were: one by one and as tables, by reading, browsing, consuming."""
+"""Rows by `import partq`: they go into a typed queue one by one and as tables, and come out as they were, while columns
+and partitions change. What is no row is refused. Any rows at all: `tests/cli/test_typed_messages.py`.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import partq
+from partq_spark.log import fanout
 from partq_spark.log.partitioner import partition_of
 from tests.client.conftest import Make
 
@@ -19,16 +22,17 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def payload(queue: partq.Queue, **between: Any) -> pa.Table:
-    """All rows, without `_metadata`."""
-    return pa.table(queue.read(**between)).drop_columns(["_metadata"])
-
-
 def by_place(queue: partq.Queue) -> dict[object, Any]:
     return {(each.partition, each.offset): each.value for each in queue.browse()}
 
 
-# --- there and back ---------------------------------------------------------------------------------------------------
+def send(queue: partq.Queue, *rows: dict[str, Any]) -> None:
+    with queue.publisher() as publisher:
+        for row in rows:
+            publisher.send(row)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("TYP-03")
@@ -37,8 +41,6 @@ def by_place(queue: partq.Queue) -> dict[object, Any]:
     [
         ("STRING", ["a", "é", ""], ["a", "é", ""]),
         ("TINYINT", [-128, 127], ["-128", "127"]),
-        ("SMALLINT", [-1], ["-1"]),
-        ("INT", [0, 2**31 - 1], ["0", "2147483647"]),
         ("BIGINT", [-(2**63)], ["-9223372036854775808"]),
         ("BOOLEAN", [True, False], ["true", "false"]),
         ("DATE", [date(1, 1, 1), date(2020, 2, 29)], ["0001-01-01", "2020-02-29"]),
@@ -58,14 +60,124 @@ def test_a_messages_key_is_the_text_of_the_key_column(
     assert sorted(map(str, found.values())) == sorted([*texts, "None"])
 
 
-def test_a_message_has_all_that_is_known_of_it(make: Make) -> None:
-    queue = make(partitions=1, schema=DDL, key="id")
+def test_a_row_is_found_where_it_lies_after_the_number_of_partitions_has_changed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make(partitions=3, schema=f"{DDL}, x FLOAT", key="id")
+    publish_all = fanout.publish_all
+
+    def after_resizing(*arguments: Any, **more: Any) -> Any:
+        queue.alter(partitions=5, add_column="later STRING")
+        return publish_all(*arguments, **more)
+
+    monkeypatch.setattr(fanout, "publish_all", after_resizing)
+    rows = [{**row, "x": 0.1} for row in ROWS]
+    with queue.publisher(linger_s=1) as publisher:
+        places = [publisher.send(row, headers={"n": str(row["id"]).encode()}) for row in [*rows, rows[0]]]
+    found = by_place(queue)
+    assert len(found) == 21
+    kept = [{**row, "x": 0.10000000149011612, "later": None} for row in [*rows, rows[0]]]
+    assert [found[place.result()] for place in places] == kept
+    assert places[0].result() < places[-1].result()
+
+
+@pytest.mark.parametrize(
+    ("value", "more", "said"),
+    [
+        ({"id": "x"}, {}, r"does not take this row: column 'id': 'x' \(str\) is no BIGINT"),
+        (b"text", {}, r"is typed, a message is a mapping of its columns \(id BIGINT NOT NULL, .*\), not bytes"),
+        ({"id": 1}, {"key": "k"}, "a key cannot be given beside a row: it is the column 'id' of the row"),
+        ({"id": 1, "name": "x" * 1000}, {}, "the message has .* bytes, the queue takes 500: keep large payloads"),
+        ({"id": 1}, {"headers": {"a": b"x" * 500}}, "the message has .* bytes, the queue takes 500"),
+    ],
+)
+def test_what_the_queue_does_not_take_is_refused_by_send_and_the_publisher_goes_on(
+    make: Make, value: Any, more: dict[str, Any], said: str
+) -> None:
+    queue = make(schema=DDL, key="id", max_message_bytes=500)
     with queue.publisher() as publisher:
-        publisher.send(ROWS[3], headers={"trace": b"7f3a", "empty": None})
-    (first,) = queue.browse()
-    assert (first.key, first.value, first.queue, first.partition, first.offset) == ("3", ROWS[3], "orders", 0, 0)
-    assert first.headers == (("trace", b"7f3a"), ("empty", None))
-    assert (datetime.now(UTC) - first.timestamp).total_seconds() < 60
+        publisher.send({"id": 1})
+        with pytest.raises(partq.Invalid, match=said):
+            publisher.send(value, **more)
+        publisher.send({"id": 2})
+    assert sorted(each.value["id"] for each in queue.browse()) == [1, 2]
+
+
+def test_an_untyped_queue_takes_no_row_and_one_without_a_key_column_no_key(make: Make) -> None:
+    with make().publisher() as publisher, pytest.raises(partq.Invalid, match="is untyped, a message is bytes or text"):
+        publisher.send({"id": 1})
+    queue = make("keyless", partitions=4, schema=DDL)
+    with queue.publisher() as publisher:
+        with pytest.raises(partq.Invalid, match="a key cannot be given beside a row: its messages have none"):
+            publisher.send({"id": 1}, key="k")
+        for row in ROWS:
+            publisher.send(row)
+    assert {each.key for each in queue.browse()} == {None}
+    assert len({each.partition for each in queue.browse()}) > 1
+
+
+@pytest.mark.conformance("TYP-05")
+def test_a_running_publisher_takes_rows_for_columns_that_came_since(make: Make) -> None:
+    """Without being made anew, rows of before and of after in one publish."""
+    queue = make(partitions=1, schema=DDL, key="id")
+    with queue.publisher(linger_s=5) as publisher:
+        publisher.send({"id": 1})
+        queue.alter(add_column="coupon STRING, small TINYINT")
+        publisher.send({"id": 2, "coupon": "x", "small": 1})
+        queue.alter(widen="small INT, total DECIMAL(9,2)")
+        publisher.send({"id": 3, "small": 70_000, "total": Decimal("1234567.25")})
+        with pytest.raises(partq.Invalid, match="'colour': there is no such column"):
+            publisher.send({"id": 4, "colour": "red"})
+    found = [(each.value["id"], each.value["coupon"], each.value["small"]) for each in queue.browse()]
+    assert found == [(1, None, None), (2, "x", 1), (3, None, 70_000)]
+    assert queue.describe().log.entries == 1
+
+
+def test_a_queue_that_was_made_again_with_other_columns_gets_nothing(make: Make) -> None:
+    queue = make(partitions=1, schema=DDL, key="id")
+    publisher = queue.publisher(linger_s=5)
+    future = publisher.send({"id": 1})
+    queue.delete()
+    make(partitions=1, schema="name BINARY, id BIGINT", key="id")
+    with pytest.raises(partq.Invalid, match="does not take this row"):
+        publisher.send({"id": 2, "name": b"x"})
+    with pytest.raises(partq.Invalid, match="column 'name' has type STRING, the queue's is BINARY"):
+        publisher.close()
+    assert future.exception() is not None
+    assert list(queue.browse()) == []
+
+
+@pytest.mark.conformance("TYP-06")
+def test_rows_go_by_their_topics_to_queues_with_the_same_columns(make: Make) -> None:
+    orders, eu, other = (make(name, partitions=1, schema=DDL, key="id") for name in ("orders", "eu", "us"))
+    plain = make("plain", partitions=1)
+    eu.subscribe("orders/eu")
+    other.subscribe("orders/us")
+    plain.subscribe("plain")
+    with orders.publisher() as publisher:
+        done = publisher.send({"id": 1}, topic="orders/eu")
+        publisher.send({"id": 2}, topic="orders/us")
+        publisher.send({"id": 3}, topic="nobody")
+        publisher.send({"id": 4})
+    assert done.result() == (None, None)
+    assert [[each.value["id"] for each in queue.browse()] for queue in (eu, other, orders)] == [[1], [2], [4]]
+    with partq.topic_publication("orders/eu", store=orders.store) as publication:
+        publication.add(pa.table({"id": [6, 7]}))
+        assert publication.commit().queues[0].messages == 2
+    assert [each.value["id"] for each in eu.browse()] == [1, 6, 7]
+    publisher = orders.publisher()
+    publisher.send({"id": 5}, topic="plain")
+    with pytest.raises(partq.Invalid, match=r"'plain' \(untyped: key and value\) cannot take messages that are rows"):
+        publisher.close()
+    orders.subscribe("plain")
+    with (
+        pytest.raises(partq.Invalid, match="do not have the same columns: let their subscriptions differ"),
+        partq.topic_publication("plain", store=orders.store) as publication,
+    ):
+        publication.add(pa.table({"id": [1]}))
+
+
+# --- reading and consuming --------------------------------------------------------------------------------------------
 
 
 def test_maps_are_dicts_where_a_dict_can_be_them(make: Make) -> None:
@@ -77,18 +189,14 @@ def test_maps_are_dicts_where_a_dict_can_be_them(make: Make) -> None:
         "f": [(-0.0, 1), (1.5, 2)],
         "l": [{"m": {1: 2}}, None, {"m": None}],
     }
-    with queue.publisher() as publisher:
-        publisher.send(row)
+    send(queue, row)
     (message,) = queue.browse()
     assert message.value == row
     assert list(map(repr, message.value["f"])) == ["(-0.0, 1)", "(1.5, 2)"]
 
 
-# --- reading and consuming --------------------------------------------------------------------------------------------
-
-
-def filled(make: Make, partitions: int = 2) -> partq.Queue:
-    queue = make(partitions=partitions, schema=DDL, key="id")
+def filled(make: Make) -> partq.Queue:
+    queue = make(schema=DDL, key="id")
     with queue.publisher() as publisher:
         publisher.send_table(pa.table({"id": [row["id"] for row in ROWS], "name": [row["name"] for row in ROWS]}))
     return queue
@@ -104,6 +212,12 @@ def test_a_table_has_the_columns_and_metadata_or_those_that_are_named(make: Make
     some = pa.table(queue.read(columns=["NAME", "_metadata", "id"]))
     assert some.schema.names == ["NAME", "_metadata", "id"]
     assert some.column("NAME").to_pylist() == table.column("name").to_pylist()
+    with queue.consumer("billing", starting="earliest", columns=["name", "_metadata"]) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        assert {*batch.pieces[0].batch.schema.names} == {"name"}
+        assert pa.table(batch).schema.names == ["name", "_metadata"]
+        assert {(each.partition, each.offset): each.value for each in batch} == by_place(queue)
     for columns, said in (
         (["value"], "column 'value' is none of the queue's: name some of id, name, total, tags and _metadata"),
         (["id", "ID"], "'id'"),
@@ -115,37 +229,22 @@ def test_a_table_has_the_columns_and_metadata_or_those_that_are_named(make: Make
             queue.consumer("billing", columns=columns)
 
 
-def test_a_consumer_gives_tables_of_the_columns_that_it_names_and_whole_messages(make: Make) -> None:
-    queue = filled(make)
-    with queue.consumer("billing", starting="earliest", columns=["name", "_metadata"]) as consumer:
-        batch = consumer.poll(5)
-        assert batch is not None
-        assert {*batch.pieces[0].batch.schema.names} == {"name"}
-        assert pa.table(batch).schema.names == ["name", "_metadata"]
-        assert {(each.partition, each.offset): each.value for each in batch} == by_place(queue)
-
-
 @pytest.mark.conformance("TYP-05")
 def test_a_consumer_keeps_its_columns_until_a_value_does_not_fit(make: Make) -> None:
     queue = make(partitions=1, schema="id INT, count INT", key="id")
-
-    def send(row: dict[str, Any]) -> None:
-        with queue.publisher() as publisher:
-            publisher.send(row)
-
-    send({"id": 1, "count": 1})
+    send(queue, {"id": 1, "count": 1})
     with queue.consumer("billing", starting="earliest", acknowledge="manual") as consumer:
         batch = consumer.poll(5)
         assert batch is not None
         batch.acknowledge()
         queue.alter(add_column="coupon STRING", widen="count BIGINT")
-        send({"id": 2, "count": 2, "coupon": "x"})
+        send(queue, {"id": 2, "count": 2, "coupon": "x"})
         batch = consumer.poll(5)
         assert batch is not None
         assert pa.table(batch).column("count").type == pa.int32()
         assert [each.value for each in batch] == [{"id": 2, "count": 2}]
         batch.acknowledge()
-        send({"id": 3, "count": 2**40})
+        send(queue, {"id": 3, "count": 2**40})
         with pytest.raises(
             partq.Invalid, match=r"partition 0, offset 2, column 'count': 1099511627776 does not fit INT"
         ):
@@ -159,13 +258,9 @@ def test_a_queue_that_was_made_again_before_the_first_batch_is_read_by_its_new_c
     queue = make(partitions=1, schema="id INT, gone STRING", key="id")
     consumer = queue.consumer("billing", starting="earliest", idle_timeout_s=0.5)
     queue.delete()
-    with make(partitions=1, schema="id STRING, name STRING", key="id").publisher() as publisher:
-        publisher.send({"id": "a", "name": "b"})
+    send(make(partitions=1, schema="id STRING, name STRING", key="id"), {"id": "a", "name": "b"})
     with consumer:
         assert [each.value for batch in consumer for each in batch] == [{"id": "a", "name": "b"}]
-
-
-# --- what else knows messages -----------------------------------------------------------------------------------------
 
 
 def test_a_dry_run_samples_the_keys_of_rows(make: Make) -> None:
