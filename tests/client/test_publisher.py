@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import subprocess
 import sys
 import threading
@@ -26,23 +24,6 @@ ROOT = Path(__file__).parents[2]
 
 def published(queue: partq.Queue) -> list[tuple[str | None, str]]:
     return [(each.key, each.value.decode()) for each in queue.browse()]
-
-
-class Gate:
-    """Publishing stands still until it is opened; or fails."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened = threading.Event()
-        self.begun = threading.Event()
-        self.error: Exception | None = None
-        monkeypatch.setattr(publisher_module, "publish_together", self._publish)
-
-    def _publish(self, *arguments: Any) -> Any:
-        self.begun.set()
-        assert self.opened.wait(30)
-        if self.error is not None:
-            raise self.error
-        return publish_together(*arguments)
 
 
 # --- order and Futures ------------------------------------------------------------------------------------------------
@@ -92,20 +73,8 @@ def test_a_table_is_one_publish_in_its_turn(make: Make) -> None:
         publisher.send("before", key="a")
         report = publisher.send_table(pa.table({"value": ["in", "the", "table"], "key": ["a", "a", None]})).result(0)
         publisher.send(b"after", key="a")
-        with pytest.raises(partq.Invalid, match="'value' is missing"):
-            publisher.send_table(pa.table({"key": ["a"]}))
     assert (report.messages, report.queues[0].messages) == (3, 3)
     assert [value for _, value in published(queue)] == ["before", "in", "the", "table", "after"]
-
-
-def test_futures_work_with_asyncio(make: Make) -> None:
-    queue = make()
-
-    async def run() -> list[Any]:
-        with queue.publisher() as publisher:
-            return await asyncio.gather(*(asyncio.wrap_future(publisher.send(str(n), key="a")) for n in range(5)))
-
-    assert [place.offset for place in asyncio.run(run())] == [0, 1, 2, 3, 4]
 
 
 def test_what_is_cancelled_before_its_turn_is_not_published(make: Make) -> None:
@@ -193,29 +162,20 @@ def released() -> memoryview:
         return view
 
 
-NO_HEADERS: list[Any] = [
-    *({"retry": 0}, {"retry": "0"}, {0: b"x"}, {None: b"x"}, {"\ud800": b"x"}, {b"x": b"x"}),
-    *("text", b"bytes", 5, None, [b"x"], [("x",)], [("x", b"y", b"z")], ["xy"], [("x", [b"y"])]),
-]
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"value": 7}, "a value is bytes or text, not int"),
         ({"value": released()}, "a value is bytes or text, not memoryview"),
-        ({"value": "x", "key": 7}, "a key is text or None, not int"),
         ({"value": "x", "key": "ä" * 128}, "256 bytes in UTF-8"),
         ({"value": "x", "key": "\ud800"}, "no UTF-8"),
         ({"value": "x" * 1001}, "the queue takes 1000"),
         ({"value": "\ud800"}, "is no UTF-8"),
         *(
             ({"value": "x", "headers": each}, r"headers=.* is not allowed: give a mapping, or pairs")
-            for each in NO_HEADERS
+            for each in ({0: b"x"}, {"\ud800": b"x"}, {b"x": b"x"}, [b"x"], [("x", b"y", b"z")], ["xy"])
         ),
-        ({"value": "x", "topic": 7}, "topic=7 is not allowed: give text"),
         ({"value": "x", "topic": "orders/*"}, "has no wildcards"),
-        ({"value": "x", "timeout_s": True}, "timeout_s=True is not allowed"),
     ],
 )
 def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[str, Any], said: str) -> None:
@@ -238,14 +198,20 @@ def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[
 
 @pytest.mark.conformance("API-02")
 def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, gate = make(), Gate(monkeypatch)
+    queue, opened = make(), threading.Event()
+
+    def when_opened(*arguments: Any) -> Any:
+        assert opened.wait(30)
+        return publish_together(*arguments)
+
+    monkeypatch.setattr(publisher_module, "publish_together", when_opened)
     with queue.publisher(linger_s=0, max_batch_bytes=1000, max_pending_bytes=3000) as publisher:
         futures = [publisher.send("x" * 500) for _ in range(3)]
         with pytest.raises(partq.Unavailable, match="max_pending_bytes is 3000"):
             publisher.send("x" * 500, timeout_s=0.05)
         with pytest.raises(partq.Unavailable, match="3 messages are on their way"):
             publisher.flush(timeout_s=0.05)
-        threading.Timer(0.2, gate.opened.set).start()
+        threading.Timer(0.2, opened.set).start()
         futures.append(publisher.send("x" * 500, timeout_s=30))
     assert all(each.result(0).offset is not None for each in futures)
     assert len(published(queue)) == 4, "what was given up was not sent"
@@ -268,43 +234,21 @@ def test_a_callback_that_would_wait_for_its_own_publisher_is_refused(make: Make)
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def program(text: str, queue: partq.Queue, **more: Any) -> subprocess.Popen[str]:
+def said_by(text: str, queue: partq.Queue) -> str:
+    """What a program prints that has the queue as `queue`, and ends well and without a warning."""
     code = f"import partq, os, sys\nqueue = partq.open_queue('orders', store={queue.store!r})\n{text}"
-    return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
     )
-
-
-@pytest.mark.conformance("API-02")
-@pytest.mark.crash
-def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_done(make: Make) -> None:
-    queue = make(partitions=3)
-    process = program(
-        "with queue.publisher(linger_s=0.01) as publisher:\n"
-        "    for number in range(1_000_000):\n"
-        "        publisher.send(str(number), key=f'k{number % 5}').add_done_callback(\n"
-        "            lambda _, number=number: os.write(1, b'%d\\n' % number))\n",
-        queue,
-    )
-    assert process.stdout is not None
-    done = [int(process.stdout.readline()) for _ in range(200)]
-    process.send_signal(signal.SIGKILL)
-    rest = process.stdout.read()  # `communicate` would skip what is buffered here, and begin within a line
-    process.communicate(timeout=30)
-    done += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
-    found = [int(value) for _, value in published(queue)]
-    assert len(found) == len(set(found)), "twice"
-    assert sorted(found) == list(range(len(found))), "a gap"
-    assert set(done) <= set(found)
+    assert done.stderr == ""
+    return done.stdout
 
 
 @pytest.mark.conformance("API-02")
 @pytest.mark.crash
 def test_a_process_that_ends_without_closing_publishes_what_it_sent(make: Make) -> None:
     queue = make(partitions=1)
-    process = program("publisher = queue.publisher(linger_s=3600)\nfor n in range(10): publisher.send(str(n))", queue)
-    _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    said_by("publisher = queue.publisher(linger_s=3600)\nfor n in range(10): publisher.send(str(n))", queue)
     assert [value for _, value in published(queue)] == [str(number) for number in range(10)]
 
 
@@ -312,7 +256,7 @@ def test_a_process_that_ends_without_closing_publishes_what_it_sent(make: Make) 
 @pytest.mark.crash
 def test_a_forked_child_publishes_nothing_of_its_parents(make: Make) -> None:
     queue = make(partitions=1)
-    process = program(
+    said = said_by(
         "import warnings; warnings.simplefilter('ignore')\n"
         "with queue.publisher(linger_s=3600) as publisher:\n"
         "    publisher.send('of the parent')\n"
@@ -326,7 +270,5 @@ def test_a_forked_child_publishes_nothing_of_its_parents(make: Make) -> None:
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), queue.describe().messages)\n",
         queue,
     )
-    said, errors = process.communicate(timeout=30)
-    assert errors == ""
     assert said == "refused\n" * 5 + "7 0\n"
     assert published(queue) == [(None, "of the parent")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -34,27 +35,22 @@ def pages(queue: partq.Queue, *, limit: int, **more: object) -> list[list[partq.
             return made
 
 
-@pytest.mark.parametrize("limit", [1, 7, 100])
-@pytest.mark.parametrize("partition", [None, 1])
-def test_pages_newest_first_hold_every_message_once(make: Make, limit: int, partition: int | None) -> None:
-    queue = filled(make)
-    there = list(queue.browse(partition=partition))
-    assert [each for page in pages(queue, limit=limit, partition=partition) for each in page] == there[::-1]
-
-
-def test_a_key_is_found_where_it_lies_also_after_the_queue_was_resized(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", [1, 7, 200])
+@pytest.mark.parametrize("wanted", [{}, {"partition": 1}, {"key": "k3"}, {"key": "nobody"}])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_pages_newest_first_hold_every_message_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch, limit: int, wanted: dict[str, Any], compacted: bool
 ) -> None:
+    """A key is found where it lies, also after the queue was resized."""
     monkeypatch.setattr(messages, "_AT_ONCE", 8)  # less than a page: some hits of a look are for the next one
-    queue = filled(make)
+    queue = filled(make, publishes=10)
     queue.alter(partitions=5)
     with queue.publisher() as publisher:
         publisher.send(b"new", key="k3")
-    there = [each for each in queue.browse() if each.key == "k3"]
-    for limit in (1, 2, 50):
-        found = [each for page in pages(queue, limit=limit, key="k3") for each in page]
-        assert found == there[::-1]
-    assert partq.search_messages(queue, key="nobody").messages == ()
+    if compacted:
+        assert queue.compact(min_age_s=0).steps
+    there = [each for each in queue.browse() if all(getattr(each, name) == value for name, value in wanted.items())]
+    assert [each for page in pages(queue, limit=limit, **wanted) for each in page] == there[::-1]
 
 
 def test_a_search_for_a_key_ends_and_says_where_to_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,15 +72,9 @@ def test_what_was_published_before_a_time(make: Make) -> None:
             partq.search_messages(queue, **wrong)
 
 
-def test_compacted_and_typed_messages_are_found_too(make: Make) -> None:
-    queue = filled(make)
-    queue.compact(min_age_s=0)
-    there = list(queue.browse())
-    assert [each for page in pages(queue, limit=9) for each in page] == there[::-1]
-    wanted = [each for each in there if each.key == "k1"][::-1]
-    assert [each for page in pages(queue, limit=4, key="k1") for each in page] == wanted
-    typed = partq.create_queue("typed", partitions=2, schema="id INT, name STRING", key="id", store=queue.store)
-    with typed.publisher() as publisher:
+def test_typed_messages_are_found_too(make: Make) -> None:
+    queue = make(schema="id INT, name STRING", key="id")
+    with queue.publisher() as publisher:
         for number in range(10):
             publisher.send({"id": number % 3, "name": str(number)})
-    assert [each.value["name"] for each in partq.search_messages(typed, key="1").messages] == ["7", "4", "1"]
+    assert [each.value["name"] for each in partq.search_messages(queue, key="1").messages] == ["7", "4", "1"]

@@ -25,6 +25,7 @@ from tests.support.traces import Traces, linked, provide, span_id, told, trace_i
 __all__ = ["traces"]
 
 GIVEN = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+OTHER = GIVEN.replace(b"b7ad6b7169203331", b"00f067aa0ba902b7")
 
 
 def consuming(queue: partq.Queue, **more: Any) -> partq.Consumer:
@@ -116,14 +117,21 @@ def test_what_is_acknowledged_by_hand_is_told_too(traces: Traces) -> None:
 # --- headers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_trace_that_a_message_has_already_is_kept(make: Make, traces: Traces) -> None:
+def test_a_trace_that_a_message_has_already_is_kept_and_a_table_is_one_span(make: Make, traces: Traces) -> None:
     queue = make(partitions=1)
+    pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = {"value": pa.array(["a", "b"]), "headers": pa.array([[("traceparent", OTHER)], None], pairs)}
     with queue.publisher() as publisher:
         publisher.send(b"created", headers={"Traceparent": GIVEN, "source": b"shop"})
-    assert headers(queue) == [{"Traceparent": GIVEN, "source": b"shop"}]
-    sent = traces.one("send orders")
-    assert linked(sent) == [0xB7AD6B7169203331]
-    assert trace_id(sent) == 0x0AF7651916CD43DD8448EB211C80319C
+        publisher.send_table(pa.table(table))
+    assert headers(queue) == [{"Traceparent": GIVEN, "source": b"shop"}, {"traceparent": OTHER}, {}]
+    single, whole = traces.named("send orders")
+    assert linked(single) == [0xB7AD6B7169203331]
+    assert trace_id(single) == 0x0AF7651916CD43DD8448EB211C80319C
+    assert (whole.kind, told(whole)["batch.message_count"]) == (SpanKind.CLIENT, 2)
+    with consuming(queue) as consumer:
+        assert consumer.poll(5) is not None
+    assert linked(traces.one("receive orders")) == [0xB7AD6B7169203331, 0xF067AA0BA902B7]
 
 
 @pytest.mark.parametrize(("recorded", "columns"), [(False, None), (True, ["value"])])
@@ -154,24 +162,6 @@ def test_a_message_that_fills_its_limit_is_published_as_it_is(make: Make, traces
     assert len(traces.named("send orders")) == 2
 
 
-# --- whole publishes --------------------------------------------------------------------------------------------------
-
-
-def test_a_table_is_one_span_and_keeps_its_headers(make: Make, traces: Traces) -> None:
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    schema = pa.schema([("value", pa.string()), ("headers", pa.list_(header))])
-    queue = make(partitions=1)
-    with queue.publisher() as publisher:
-        publisher.send_table(pa.table({"value": ["a", "b"], "headers": [[("traceparent", GIVEN)], None]}, schema))
-    assert headers(queue) == [{"traceparent": GIVEN}, {}]
-    sent = traces.one("send orders")
-    assert sent.kind is SpanKind.CLIENT
-    assert told(sent)["batch.message_count"] == 2
-    with consuming(queue) as consumer:
-        assert consumer.poll(5) is not None
-    assert linked(traces.one("receive orders")) == [0xB7AD6B7169203331]
-
-
 # --- failures, and what is not told -----------------------------------------------------------------------------------
 
 
@@ -188,43 +178,25 @@ def test_a_publish_that_fails_is_told_by_each_of_its_messages(
         publisher.close()
     assert all(each.done() for each in futures)
     for each in traces.named("send orders"):
-        assert each.status.status_code is StatusCode.ERROR
-        assert each.status.description is None
-        assert each.events == ()
+        assert (each.status.status_code, each.status.description, each.events) == (StatusCode.ERROR, None, ())
         assert told(each)["error.type"] == "Unavailable"
 
 
-def test_an_error_in_the_block_is_told_by_its_kind_alone(make: Make, traces: Traces) -> None:
-    queue = make(partitions=1)
-    with queue.publisher() as publisher:
-        publisher.send(b"created")
-    with consuming(queue) as consumer:
-        batch = consumer.poll(5)
-        assert batch is not None
-        with pytest.raises(ValueError, match="ann"), partq.processing(batch):
-            raise ValueError("no such customer: ann")
-    processed = traces.one("process orders")
-    assert processed.status.status_code is StatusCode.ERROR
-    assert processed.events == ()
-    assert told(processed)["error.type"] == "ValueError"
-
-
-def test_no_span_tells_what_a_message_has(make: Make, traces: Traces) -> None:
+def test_no_span_tells_what_a_message_or_an_error_has(make: Make, traces: Traces) -> None:
     queue = make(partitions=1)
     with queue.publisher() as publisher:
         publisher.send(b"s3cret-value", key="s3cret-key", headers={"s3cret-name": b"s3cret"}, topic="s3cret/topic")
         publisher.send(b"s3cret-value", key="s3cret-key", headers={"s3cret-name": b"s3cret"})
     with consuming(queue) as consumer:
-        for batch in consumer:
-            with partq.processing(batch):
-                pass
-    assert len(traces.spans) == 5
+        batch = consumer.poll(5)
+        assert batch is not None
+        with pytest.raises(ValueError, match="s3cret"), partq.processing(batch):
+            raise ValueError("no such customer: s3cret")
+    processed = traces.one("process orders")
+    assert (processed.status.status_code, processed.events) == (StatusCode.ERROR, ())
+    assert told(processed)["error.type"] == "ValueError", "an error is told by its kind alone"
+    assert len(traces.spans) == 4
     assert [each.name for each in traces.spans if "s3cret" in each.to_json()] == []
-
-
-def test_only_a_batch_is_processed() -> None:
-    with pytest.raises(partq.Invalid, match="list is no batch"), partq.processing([]):  # type: ignore[arg-type]
-        pass
 
 
 # --- off --------------------------------------------------------------------------------------------------------------
