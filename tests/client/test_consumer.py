@@ -236,22 +236,6 @@ def test_reading_without_a_group(make: Make) -> None:
 
 
 @pytest.mark.conformance("API-05")
-def test_what_a_poll_gave_and_nobody_looked_into_comes_again(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    queue = make(partitions=1)
-    publish(queue, 20)
-    with consuming(queue, max_messages=10) as consumer:
-        unseen = consumer.poll(WAIT_S)
-        again = consumer.poll(WAIT_S)
-        assert [(int(each.value), each.redelivered) for each in again or ()] == [(n, True) for n in range(10)]
-        assert "nobody looked into it: it comes again, marked" in caplog.text
-        assert unseen is not None
-        assert unseen.acknowledge() == {0}, "it was given back"
-        assert len(consumer.poll(WAIT_S) or ()) == 10, "measured"
-        assert consumer.poll(0) is None
-    assert lag(queue) == 0
-
-
-@pytest.mark.conformance("API-05")
 def test_a_forked_child_acknowledges_nothing_and_says_so(make: Make) -> None:
     queue = make(partitions=1)
     publish(queue, 10)

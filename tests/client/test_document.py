@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,10 @@ import pytest
 
 import partq
 from tests.cast.sidecars import Place
+from tests.docs.blocks import ROOT, blocks
 
-DOCUMENTS = Path(__file__).parents[2] / "docs"
+DOCUMENTS = ROOT / "docs"
 PAGE = DOCUMENTS / "python.md"
-
-
-def blocks(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +21,8 @@ def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("orders.csv").write_text("customer,item\nann,tea\nbob,pot\n")
     names: dict[str, object] = {}
     for block in blocks(PAGE):
-        exec(compile(block, "docs/python.md", "exec"), names)  # noqa: S102 - our own page
+        if block.language == "python":
+            exec(compile(block.text, "docs/python.md", "exec"), names)  # noqa: S102 - our own page
     assert isinstance(names["report"], partq.PublishReport)
     assert names["report"].messages == 2
     assert partq.open_queue("orders").describe().messages == names["lag"] == 4
@@ -56,7 +53,7 @@ def test_the_flow_of_the_page_on_flows_runs_as_it_stands(tmp_path: Path, monkeyp
             names["consumer"].stop()
 
     names: dict[str, Any] = {"ownership_url": "store", "work_on": work_on}
-    (block,) = (each for each in blocks(DOCUMENTS / "flows.md") if ".consumer(" in each)
+    (block,) = (each.text for each in blocks(DOCUMENTS / "flows.md") if ".consumer(" in each.text)
     with place.sidecar():
         exec(compile(block, "docs/flows.md", "exec"), names)  # noqa: S102 - our own page
     assert queue.checkpoints("billing").lag == 0

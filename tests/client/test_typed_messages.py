@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import partq
-from partq_spark.log import fanout
 from partq_spark.log.partitioner import partition_of
 from tests.client.conftest import Make
 
@@ -58,27 +57,6 @@ def test_a_messages_key_is_the_text_of_the_key_column(
     assert [found[place.result()] for place in places] == texts
     assert [place.result().partition for place in places] == [partition_of(text.encode(), 5) for text in texts]
     assert sorted(map(str, found.values())) == sorted([*texts, "None"])
-
-
-def test_a_row_is_found_where_it_lies_after_the_number_of_partitions_has_changed(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = make(partitions=3, schema=f"{DDL}, x FLOAT", key="id")
-    publish_all = fanout.publish_all
-
-    def after_resizing(*arguments: Any, **more: Any) -> Any:
-        queue.alter(partitions=5, add_column="later STRING")
-        return publish_all(*arguments, **more)
-
-    monkeypatch.setattr(fanout, "publish_all", after_resizing)
-    rows = [{**row, "x": 0.1} for row in ROWS]
-    with queue.publisher(linger_s=1) as publisher:
-        places = [publisher.send(row, headers={"n": str(row["id"]).encode()}) for row in [*rows, rows[0]]]
-    found = by_place(queue)
-    assert len(found) == 21
-    kept = [{**row, "x": 0.10000000149011612, "later": None} for row in [*rows, rows[0]]]
-    assert [found[place.result()] for place in places] == kept
-    assert places[0].result() < places[-1].result()
 
 
 @pytest.mark.parametrize(
