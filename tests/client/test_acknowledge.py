@@ -91,35 +91,6 @@ messages = st.tuples(st.sampled_from([None, "a", "b", "c", ""]), st.booleans())
 """A key, and whether its sequence ends with this message."""
 
 
-@given(
-    st.lists(st.lists(messages, max_size=14), min_size=1, max_size=3).map(lambda each: dict(enumerate(each))),
-    st.lists(st.integers(1, 6), max_size=8),
-)
-def test_everything_before_the_first_open_sequence_is_acknowledged_and_nothing_else(
-    there: dict[int, list[tuple[str | None, bool]]], sizes: list[int]
-) -> None:
-    """Messages of some partitions, of which so many come at once."""
-    reader = Reader()
-    sequences = KeySequences(Asking(reader))
-    reached = dict.fromkeys(there, 0)
-    for size in [*sizes, 100]:
-        batch = {p: there[p][at : at + size] for p, at in reached.items()}
-        for p, some in batch.items():
-            reader.deliver(p, to=reached[p] + len(some))
-        assert sequences.begin() == frozenset()
-        for p, some in batch.items():
-            for offset, (key, ends) in enumerate(some, reached[p]):
-                sequences.seen(p, offset, key)
-                if ends:
-                    sequences.complete(p, key)
-            reached[p] += len(some)
-        sequences.acknowledge()
-        seen = {p: there[p][: reached[p]] for p in reached if reached[p]}
-        assert reader.told[-1:] == ([{p: (1, positions(some)) for p, some in seen.items()}] if seen else [])
-        for p, some in seen.items():
-            assert sequences.open_keys(p) == _open(some)
-
-
 def _open(seen: list[tuple[str | None, bool]]) -> list[str]:
     """By brute force: keys with messages that no end follows, by the first of these."""
     return list(
@@ -127,32 +98,50 @@ def _open(seen: list[tuple[str | None, bool]]) -> list[str]:
     )
 
 
-# --- what is void -----------------------------------------------------------------------------------------------------
+batches = st.tuples(st.integers(1, 6), st.booleans(), st.sets(st.integers(0, 2), max_size=2))
+"""So many messages come at once; whether by another reader process, and which partitions at another epoch."""
 
 
 @pytest.mark.conformance("SEQ-01")
-def test_a_partition_at_another_epoch_is_void_the_others_are_not(reader: Reader, sequences: KeySequences) -> None:
-    see(sequences, 0, "a")
-    see(sequences, 1, "b")
-    reader.deliver(0, epoch=3)
-    assert sequences.begin() == {0}
-    assert sequences.open_keys(0) == []
-    assert sequences.open_keys(1) == ["b"]
-    see(sequences, 0, "a", "a")
-    sequences.complete(0, "a")
-    sequences.acknowledge()
-    assert reader.told == [{0: (3, 2), 1: (1, 0)}]
+@given(
+    st.lists(st.lists(messages, max_size=14), min_size=1, max_size=3).map(lambda each: dict(enumerate(each))),
+    st.lists(batches, max_size=8),
+)
+def test_everything_before_the_first_open_sequence_is_acknowledged_and_nothing_else(
+    there: dict[int, list[tuple[str | None, bool]]], planned: list[tuple[int, bool, set[int]]]
+) -> None:
+    """What another process or epoch has is void, and comes again from what was acknowledged; the others go on."""
+    reader = Reader()
+    sequences = KeySequences(Asking(reader))
+    first, reached, epochs = (dict.fromkeys(there, value) for value in (0, 0, 1))  # `first`: what was acknowledged
+
+    def seen(p: int) -> list[tuple[str | None, bool]]:
+        return there[p][first[p] : reached[p]]
+
+    for size, is_other_process, moved in [*planned, (100, False, set())]:
+        void = {p for p in there if seen(p) and (is_other_process or p in moved)}
+        for p in void:
+            first[p] = reached[p] = first[p] + positions(seen(p))
+        reader.process += "'" * is_other_process
+        batch = {p: there[p][at : at + size] for p, at in reached.items()}
+        for p, some in batch.items():
+            epochs[p] += p in moved
+            reader.deliver(p, epoch=epochs[p], to=reached[p] + len(some))
+        assert sequences.begin() == void
+        for p, some in batch.items():
+            for offset, (key, ends) in enumerate(some, reached[p]):
+                sequences.seen(p, offset, key)
+                if ends:
+                    sequences.complete(p, key)
+            reached[p] += len(some)
+        reader.told.clear()
+        sequences.acknowledge()
+        told = {p: (epochs[p], first[p] + positions(seen(p))) for p in there if seen(p)}
+        assert reader.told == ([told] if told else [])
+        assert [sequences.open_keys(p) for p in there] == [_open(seen(p)) for p in there]
 
 
-@pytest.mark.conformance("SEQ-01")
-def test_with_another_reader_process_everything_is_void(reader: Reader, sequences: KeySequences) -> None:
-    """At the same epochs: it gives out again what is not acknowledged."""
-    see(sequences, 0, "a")
-    see(sequences, 1, None)
-    reader.process = "second"
-    assert sequences.begin() == {0, 1}
-    assert sequences.begin() == frozenset()
-    assert sequences.open_keys(0) == []
+# --- what moves on ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("SEQ-01")
