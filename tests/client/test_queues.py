@@ -1,4 +1,6 @@
-"""Queues and groups through `import partq`: the same answers and errors as the command line gives (API-01)."""
+"""Queues and groups through `import partq`: the same answers and errors as the command line gives (API-01), and what
+cannot be created or altered.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 import partq
 from partq_spark.cli import output
@@ -119,16 +122,107 @@ def test_errors_are_the_same(command: Partq, make: Make, line: str) -> None:
     assert re.sub(age, "", command.error(*line.split())) == re.sub(age, "", str(raised.value))
 
 
-# --- creating ---------------------------------------------------------------------------------------------------------
+# --- creating and altering --------------------------------------------------------------------------------------------
+
+DDL = "id BIGINT NOT NULL, name STRING, count INT, tags ARRAY<STRING>"
+STRUCT = StructType(
+    [
+        StructField("id", LongType(), nullable=False),
+        StructField("name", StringType()),
+        StructField("count", IntegerType()),
+        StructField("tags", ArrayType(StringType())),
+    ]
+)
+ARROW = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.large_string()),
+        ("count", pa.int32()),
+        ("tags", pa.large_list(pa.string_view())),
+    ]
+)
 
 
-def test_exist_ok_makes_one_or_finds_the_same(make: Make) -> None:
-    first = make(exist_ok=True, retention_s=60)
-    assert make(exist_ok=True, retention_s=60) == first
-    with pytest.raises(partq.Invalid, match=r"partitions=2, not 3; retention_s=60(\.0)?, not None"):
-        make(partitions=3, exist_ok=True)
-    with pytest.raises(partq.Invalid, match="exists already"):
-        make(retention_s=60)
+@pytest.mark.parametrize("schema", [DDL, STRUCT.json(), STRUCT, ARROW])
+def test_a_schema_may_come_in_each_form(make: Make, schema: Any) -> None:
+    queue = make(schema=schema, key="ID")
+    found = queue.describe().schema
+    assert found is not None
+    assert (found.ddl, found.key, found.version, found.changes) == (DDL, "id", 1, ())
+    assert make(schema=schema, key="id", exist_ok=True) == queue
+    assert queue.alter(schema=schema).schema == partq.SchemaAlteration(from_=DDL, to=DDL, changes=())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"key": "id"}, "there is no schema: give the schema too"),
+        ({"schema": DDL, "key": "nobody"}, "key column 'nobody' is none of the queue's: id, name, count, tags"),
+        ({"schema": DDL, "key": "tags"}, r"key column 'tags' has type ARRAY<STRING>: a key may be STRING, TINYINT"),
+        ({"schema": "a INT, b"}, "schema, at character 9: the end stands where a type was expected"),
+        ({"schema": pa.schema([("a", pa.uint64())])}, "column 'a' has type uint64, which a queue does not keep"),
+        ({"schema": IntegerType()}, "schema is of type IntegerType: give a DDL"),
+        ({"schema": '{"type": "struct"}'}, "no JSON of a StructType"),
+        # There is one already.
+        ({"name": "plain", "partitions": 3}, "exists already"),
+        ({"name": "plain", "partitions": 3, "exist_ok": True}, r"partitions=2, not 3; retention_s=60(\.0)?, not None"),
+        (
+            {"name": "plain", "schema": DDL, "exist_ok": True},
+            "exists already with other columns: .* cannot become typed",
+        ),
+        *(
+            ({"name": "rows", "exist_ok": True, "partitions": 2, **given}, said)
+            for given, said in (
+                ({}, "exists already with other columns: .* cannot become untyped"),
+                ({"schema": DDL}, "has key column id, not none"),
+                ({"schema": f"{DDL}, more INT", "key": "id"}, "has no column 'more': add it with `partq queue alter"),
+                ({"schema": "id BIGINT NOT NULL", "key": "id"}, "column 'name' of queue 'rows' cannot be dropped"),
+                (
+                    {"schema": DDL.replace("INT,", "BIGINT,"), "key": "id"},
+                    "widen it with `partq queue alter rows --wid",
+                ),
+                ({"schema": DDL.replace(" NOT NULL", ""), "key": "id"}, "whether it may be null was said"),
+            )
+        ),
+    ],
+)
+def test_what_no_queue_can_have_or_another_has_is_refused(make: Make, given: dict[str, Any], said: str) -> None:
+    queues = (make("plain", retention_s=60), make("rows", schema=DDL, key="id"))
+    assert make("plain", retention_s=60, exist_ok=True) == queues[0]
+    before = [each.describe() for each in queues]
+    with pytest.raises(partq.Invalid, match=said):
+        make(**given)
+    assert [each.describe() for each in queues] == before
+    assert len(partq.list_queues(store=queues[0].store)) == 2
+
+
+UNTYPED = "is untyped, its messages are key and value"
+
+
+@pytest.mark.conformance("TYP-06")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"add_column": "coupon"}, "at character 7: the end stands where a type was expected"),
+        ({"add_column": "coupon STRING NOT NULL"}, "cannot be added as NOT NULL"),
+        ({"add_column": "NAME STRING"}, "column 'NAME' cannot be added: there is 'name' of type STRING"),
+        ({"widen": "nobody BIGINT"}, "column 'nobody' cannot be widened: the queue has id, name"),
+        ({"widen": "count SMALLINT"}, "column 'count' of type INT cannot become SMALLINT"),
+        ({"widen": "name BINARY"}, "this type cannot be widened; add a column instead"),
+        ({"schema": "id BIGINT NOT NULL, title STRING, count INT, tags ARRAY<STRING>"}, "dropped or get another name"),
+        ({"schema": f"{DDL}, coupon STRING"}, r"has no column 'coupon': add it with .* --add-column 'coupon STRING'"),
+        ({"key": "name"}, "alter has no argument 'key': give some of partitions"),
+        ({}, "nothing to alter: give partitions, add_column, widen"),
+        *(({option: "a INT"}, UNTYPED) for option in ("add_column", "widen", "schema")),
+    ],
+)
+def test_what_could_lose_or_change_a_value_is_refused_in_words(make: Make, given: dict[str, Any], said: str) -> None:
+    queue = make() if said == UNTYPED else make(schema=DDL, key="id")
+    before = queue.describe()
+    for dry_run in (True, False):
+        with pytest.raises(partq.Invalid, match=said):
+            queue.alter(dry_run=dry_run, **given)
+    assert queue.describe() == before
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
