@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import partq as api
-from tests.cli.conftest import parquet, written
+from tests.cli.conftest import source, written
 from tests.support.command_line import Partq, json_lines
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -36,42 +36,33 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch]:
 
 
 LONG = "x" * 20_000
-LINES: dict[str, dict[str, Any]] = {
-    "header keys": {"value": "v", "headers": [{"key": LONG, "value": None}]},
-    "headers without anything": {"value": "v", "headers": [{"key": None, "value": None}] * 200},
-    "values": {"value": LONG},
-    "header values": {"value": "v", "headers": {"h": LONG}},
-}
+CHUNKED: list[tuple[str, Any, int]] = [
+    # Some 10 MB in lines that are otherwise small: no part of a message is left out of the count.
+    *(
+        ("", json_lines([{"value": "v", **each}] * 500), 250)
+        for each in (
+            {"value": LONG},
+            {"headers": {"h": LONG}},
+            {"headers": [{"key": LONG, "value": None}]},
+            {"headers": [{"key": None, "value": None}] * 200},
+        )
+    ),
+    ("random.parquet", {"value": [os.urandom(20_000) for _ in range(600)]}, 250),
+    # A thousand messages of 100 kB that a file of some kilobytes holds once, and fields without anything.
+    ("once.parquet", {"value": [b"x" * 100_000] * 1000, "key": ["a"] * 1000}, 50),
+    ("in.csv", ",".join(f"c{i}" for i in range(1000)) + "\n" + ("," * 999 + "\n") * 1000, 300),
+]
+"""A file's name (none: standard input), what is in it, and how many messages are staged at once, at most."""
 
 
-@pytest.mark.parametrize("part", LINES)
-def test_what_lines_hold_is_taken_in_chunks_of_bounded_bytes(
-    orders: Partq, chunks: list[pa.RecordBatch], part: str
+@pytest.mark.parametrize(("name", "content", "most"), CHUNKED)
+def test_what_goes_in_is_taken_in_chunks_of_bounded_bytes(
+    orders: Partq, tmp_path: Path, chunks: list[pa.RecordBatch], name: str, content: Any, most: int
 ) -> None:
-    """Some 10 MB of each, in lines that are otherwise small: no part of a message is left out of the count."""
-    orders("publish", "orders", stdin=json_lines([LINES[part]] * 500))
-    assert sum(each.num_rows for each in chunks) == 500
-    assert max(each.num_rows for each in chunks) < 250
-
-
-def test_what_files_hold_is_taken_in_chunks_of_bounded_bytes(
-    orders: Partq, tmp_path: Path, chunks: list[pa.RecordBatch]
-) -> None:
-    """Also a thousand messages of 100 kB that a file of some kilobytes holds once, and fields without anything."""
-    values: list[Any] = [b"x" * 100_000] * 1000 + [b"y", b"z"]
-    once = parquet(tmp_path / "once.parquet", value=values, key=["a"] * 1000 + [None, "b"])
-    assert once.stat().st_size < 100_000
-    random = parquet(tmp_path / "random.parquet", value=[os.urandom(20_000) for _ in range(600)])
-    for file, messages in ((once, 1002), (random, 600)):
-        assert orders.json("publish", "orders", "--file", file)["messages"] == messages
-        assert sum(each.num_rows for each in chunks) == messages
-        assert len(chunks) > 2
-        assert max(each.nbytes for each in chunks) < 5_000_000
-        chunks.clear()
-    assert orders.browse("orders", "--from", 1000, "--limit", 2)[1]["key"] == "b"
-    empty = written(tmp_path / "in.csv", ",".join(f"c{i}" for i in range(1000)) + "\n" + ("," * 999 + "\n") * 1000)
-    orders("publish", "orders", "--file", empty, "--whole-rows")
-    assert max(each.num_rows for each in chunks) < 300
+    given = source(tmp_path, name, content)
+    done = orders.json("publish", "orders", *given["words"], stdin=given["stdin"])
+    assert done["messages"] == sum(each.num_rows for each in chunks)
+    assert max(each.num_rows for each in chunks) < most
 
 
 # --- one publish ------------------------------------------------------------------------------------------------------
@@ -124,9 +115,8 @@ def staged(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
 # --- interrupts -------------------------------------------------------------------------------------------------------
 
 
-def interrupt(times: int = 1) -> None:
-    for _ in range(times):
-        os.kill(os.getpid(), signal.SIGINT)
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_ctrl_c_during_the_swap_waits_until_the_outcome_is_known_or_does_not_pretend_to(
@@ -142,5 +132,5 @@ def test_ctrl_c_during_the_swap_waits_until_the_outcome_is_known_or_does_not_pre
         ((), "it may be done or not; look with `partq browse` before repeating it"),
         (("--publish-id", "p"), "repeat it with the same --publish-id"),
     ):
-        staged(monkeypatch, lambda: interrupt(2))
+        staged(monkeypatch, lambda: (interrupt(), interrupt()))
         assert said in orders("publish", "orders", *more, code=1, stdin='{"value":"a"}\n').stderr
