@@ -119,6 +119,11 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def interrupt_twice() -> None:
+    interrupt()
+    interrupt()
+
+
 def test_ctrl_c_during_the_swap_waits_until_the_outcome_is_known_or_does_not_pretend_to(
     orders: Partq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,5 +137,5 @@ def test_ctrl_c_during_the_swap_waits_until_the_outcome_is_known_or_does_not_pre
         ((), "it may be done or not; look with `partq browse` before repeating it"),
         (("--publish-id", "p"), "repeat it with the same --publish-id"),
     ):
-        staged(monkeypatch, lambda: (interrupt(), interrupt()))
+        staged(monkeypatch, interrupt_twice)
         assert said in orders("publish", "orders", *more, code=1, stdin='{"value":"a"}\n').stderr
