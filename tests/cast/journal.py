@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import partq
 from tests.world import facts
-from tests.world.facts import Fact, Lying, Row
+from tests.world.facts import Fact, Lying, Place, Row
 
-Place = tuple[int, int]
 NAME: Final = "facts.jsonl"
 LOG: Final = "log.jsonl"
 EVENTS: Final = "events.jsonl"

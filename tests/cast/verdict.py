@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.cast.journal import Place
 from tests.cast.publisher import key_of
-from tests.world.facts import Fact, Given, Lying, Sent, Violation
+from tests.world.facts import Fact, Given, Lying, Place, Sent, Violation
 from tests.world.judge import Judge
 
 WITHIN_S: Final = 120.0

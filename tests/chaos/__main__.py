@@ -11,12 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from tests.cast.reports import DOCUMENT, conclude, filled, folder_of, parser_of, put_section, tell
 from tests.chaos.course import NAME, Course, Mode
 from tests.chaos.outcome import Outcome, outcome_of
 from tests.chaos.run import run
 from tests.chaos.stage import CONSUMERS
-from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
-from tests.support.sections import filled, put_section
 
 TEMPLATE: Final = Path(__file__).with_name("reliability.md")
 STORES: Final = {"file": "a local disk", "azurite": "Azurite"}

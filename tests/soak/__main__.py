@@ -12,11 +12,10 @@ from typing import Final
 
 from benchmarks.environment import Environment, observe
 from tests.cast.publisher import KEYS
+from tests.cast.reports import DOCUMENT, conclude, filled, folder_of, parser_of, put_section, tell
 from tests.soak.chart import chart
 from tests.soak.run import Course, Outcome, run
 from tests.soak.verdict import Compared, compared
-from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
-from tests.support.sections import filled, put_section
 
 TEMPLATE: Final = Path(__file__).with_name("soak.md")
 PICTURE: Final = DOCUMENT.parent / "images/soak.svg"

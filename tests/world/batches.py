@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.world.facts import MOST_RATE_DIFFERENCE, Beaten, Given, demand, told
+from tests.world.facts import MOST_RATE_DIFFERENCE, Beaten, Given, Place, demand, told
 
-Place = tuple[int, int]
 _LEAST: Final = 1 - MOST_RATE_DIFFERENCE
 
 

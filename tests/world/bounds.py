@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Removed, demand
-
-Place = tuple[int, int]
+from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Place, Removed, demand
 
 
 @dataclass(slots=True)

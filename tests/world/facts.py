@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+Place = tuple[int, int]
+"""Partition and offset."""
+
 
 class Row(NamedTuple):
     """One message as it was given."""

@@ -26,6 +26,7 @@ from tests.world.facts import (
     Handled,
     Led,
     Lying,
+    Place,
     Refused,
     Removed,
     Resolved,
@@ -39,8 +40,6 @@ from tests.world.facts import (
 from tests.world.results import Results, origin
 
 FORGETS: Final = ("flush", "empty", "rollback")
-Place = tuple[int, int]
-"""Partition and offset."""
 
 
 @dataclass(slots=True)

@@ -17,9 +17,7 @@ from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment_columns import PLAIN
 from partq_spark.objects.memory import MemoryStore
-from tests.world.facts import Lying, demand
-
-Place = tuple[int, int]
+from tests.world.facts import Lying, Place, demand
 
 
 class Ledger:

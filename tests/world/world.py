@@ -17,9 +17,9 @@ import partq
 from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
 from tests.world.clients import Application
-from tests.world.facts import Befell, Fact, Lying, Removed, Resolved, Violation, demand, told
+from tests.world.facts import Befell, Fact, Lying, Place, Removed, Resolved, Violation, demand, told
 from tests.world.interruptions import Interrupter
-from tests.world.judge import Judge, Place
+from tests.world.judge import Judge
 from tests.world.ledger import Ledger
 from tests.world.log_plan import GRACE_S
 from tests.world.logs import Keeper, Visitor, Writer
@@ -345,11 +345,6 @@ class World:
 
 def _true_us(of: datetime) -> int:
     return round((of.timestamp() - EPOCH_S) * SECOND_US)
-
-
-def run_seed(seed: int) -> World:
-    """One world from beginning to end."""
-    return World(Plan.draw(seed)).play()
 
 
 def story(plan: Plan, most: int) -> Iterator[str]:
