@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tests.world.batches import Batches
+from tests.world.batches import Batches, Results, origin
 from tests.world.bounds import Bounds
 from tests.world.coordination import Coordination
 from tests.world.facts import (
@@ -37,7 +37,6 @@ from tests.world.facts import (
     demand,
     told,
 )
-from tests.world.results import Results, origin
 
 FORGETS: Final = ("flush", "empty", "rollback")
 
