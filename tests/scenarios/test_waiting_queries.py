@@ -10,6 +10,7 @@ import pytest
 
 import partq
 from tests.scenarios.stage import OWNERSHIPS, Application, Query, Stage, Staged, begun, delivered
+from tests.scenarios.test_acknowledging_by_hand import by_hand
 
 
 def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage) -> None:
@@ -159,16 +160,15 @@ def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Stage
 # --- beside Spark's calls ---------------------------------------------------------------------------------------------
 
 
-def by_hand(stage: Stage, **options: str) -> tuple[Query, Application]:
+def in_hand(stage: Stage, **options: str) -> tuple[Query, Application]:
     """A flow that has three messages in hand."""
-    options = {"ackMode": "manual", "checkpointInterval": "0s", **options}
-    query = stage.query("left", ownership="none", **options).begun(3, 0)
-    query.trigger()
-    return query, Application(stage, "left")
+    query, application = by_hand(stage, ownership="none", **options)
+    query.begun(3, 0).trigger()
+    return query, application
 
 
 def test_an_application_is_answered_while_spark_waits_in_a_long_idle_look(alone: Stage) -> None:
-    query, application = by_hand(alone, pollInterval="20s")
+    query, application = in_hand(alone, pollInterval="20s")
     idle = query.asking(query._trigger)
     alone.sleep(1.0)
     assert application.acknowledge({0: 2}) == {0}
@@ -238,7 +238,7 @@ def test_a_fault_beside_a_batch_is_raised_by_the_next_question_and_the_process_l
 
 
 def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(alone: Stage) -> None:
-    query, application = by_hand(alone, checkpointInterval="1h")
+    query, application = in_hand(alone, checkpointInterval="1h")
     application.acknowledge({0: 2})
     assert alone.offset(0) == 0
     query.ask(query._reader.stop)
@@ -253,7 +253,7 @@ def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(alone: St
 def test_a_reader_that_is_stuck_says_so_and_stopping_does_not_wait_for_it_for_ever(
     alone: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query, application = by_hand(alone)
+    query, application = in_hand(alone)
     held = alone.hold("load", "_head.json", by="left")
     query.asking(query._trigger)
     alone.until(lambda: held.is_waiting)
