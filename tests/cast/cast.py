@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import partq
 from tests.cast import consumers, publisher
 from tests.cast.journal import EVENTS, NAME
-from tests.cast.sidecars import COORDINATOR, GROUP, Sidecar, checkpoints
+from tests.cast.sidecars import COORDINATOR, GROUP, Place, Sidecar, checkpoints
 from tests.support.processes import Program
 from tests.support.servers import ROOT, RedisServer
 
@@ -25,7 +25,7 @@ _PUBLISHER: Final = Path(publisher.__file__)
 _SHORT: Final = {"LEASE_TIMEOUT_S": 1.5, "RENEWAL_S": 0.25, "FROZEN_AFTER_S": 2.0, "HEADS_S": 0.5, "RETRY_MOST_S": 0.5}
 
 
-class Cast:
+class Cast(Place):
     """A queue with a group, a real Redis, and the players. A context manager that leaves nothing alive."""
 
     def __init__(
@@ -41,19 +41,17 @@ class Cast:
         """`store_url`: another store than a folder, opened with this process' environment; the processes that are
         started open it with `store_environment`. `ownership_url`: in place of a Redis.
         """
-        self.folder = folder
-        self.session_timeout_s = session_timeout_s
-        self.store_url = store_url or f"file://{folder}/store"
-        self._store_environment = dict(store_environment or {})
         self.redis = RedisServer()
-        self.ownership_url = ownership_url or self.redis.url
-        self.queue = partq.create_queue(QUEUE, store=self.store_url, **queue)
+        super().__init__(folder, ownership_url or self.redis.url, store_url or None)
+        self.session_timeout_s = session_timeout_s
+        self._store_environment = dict(store_environment or {})
+        self.queue = partq.create_queue(QUEUE, store=self.url, **queue)
         self.queue.create_group(GROUP, starting="earliest", ownership=ownership_url or None)
         self.coordinators: dict[str, Sidecar] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if self.ownership_url == self.redis.url:
+        if self.ownership == self.redis.url:
             self.redis.start()
             self._stack.callback(self.redis.stop)
         return self
@@ -63,20 +61,15 @@ class Cast:
 
     # --- entrances ----------------------------------------------------------------------------------------------------
 
-    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Nothing of the caller's but what finds programs."""
-        found = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
-        return {**found, **self._store_environment, **(extra or {})}
-
     def start_coordinator(
         self, name: str, extra: Mapping[str, str] = MappingProxyType({}), command: tuple[str, ...] = COORDINATOR
     ) -> Sidecar:
         """A coordinator process with short timers."""
         if name not in self.coordinators:
             short = {**_SHORT, "ASSUMED_SESSION_TIMEOUT_S": self.session_timeout_s}
-            given = {"PARTQ_STORE": self.store_url, "PARTQ_OWNERSHIP": self.ownership_url}
-            given |= {f"PARTQ_COORDINATOR_{field}": str(value) for field, value in short.items()}
-            self.coordinators[name] = Sidecar(self.folder, name, self.environment({**given, **extra}), command)
+            given = {f"PARTQ_COORDINATOR_{field}": str(value) for field, value in short.items()}
+            environ = self.environ(**self._store_environment, **given, **extra)
+            self.coordinators[name] = Sidecar(self.folder, name, environ, command)
             self._stack.callback(self.coordinators[name].kill)
         return self.coordinators[name].start()
 
@@ -84,10 +77,10 @@ class Cast:
         """One in plain Python, whose flow and folder have this name. It is still to be started."""
         folder = self.folder / name
         plan = consumers.Plan(
-            store=self.store_url,
+            store=self.url,
             queue=QUEUE,
             group=GROUP,
-            ownership=self.ownership_url,
+            ownership=self.ownership,
             session_timeout_s=self.session_timeout_s,
             flow=name,
             kind=kind,
@@ -99,12 +92,14 @@ class Cast:
 
     def publisher(self, messages: int, interval_s: float) -> Program:
         """Publishes so many messages at a time once it is started."""
-        plan = publisher.Plan(store=self.store_url, queue=QUEUE, messages=messages, interval_s=interval_s)
+        plan = publisher.Plan(store=self.url, queue=QUEUE, messages=messages, interval_s=interval_s)
         return self.program(_PUBLISHER, plan, "publisher", self.folder)
 
     def program(self, script: Path, plan: object, name: str, folder: Path, **environment: str) -> Program:
-        """One of our scripts, which is still to be started."""
-        made = Program.script(script, plan, name=name, folder=folder, environment=self.environment(environment))
+        """One of our scripts, which is still to be started. It has nothing of the caller's but what finds programs."""
+        given = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
+        given |= {**self._store_environment, **environment}
+        made = Program.script(script, plan, name=name, folder=folder, environment=given)
         self._stack.callback(made.kill)
         return made
 
@@ -113,7 +108,7 @@ class Cast:
     def leader(self) -> str | None:
         """The coordinator that leads the group, as far as is known."""
         try:
-            return self.queue.status(GROUP, ownership=self.ownership_url).coordinator.leader
+            return self.status(self.queue).coordinator.leader
         except partq.Unavailable:
             return None
 
@@ -130,7 +125,7 @@ class Cast:
     def unsettled(self, flows: int) -> str:
         """What keeps the group from being at rest, with so many flows bound; empty: nothing."""
         try:
-            view = self.queue.status(GROUP, ownership=self.ownership_url)
+            view = self.status(self.queue)
         except partq.Unavailable as error:
             return str(error)
         if view.rebalance_status is not partq.RebalanceStatus.READY:

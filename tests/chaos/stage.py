@@ -70,9 +70,9 @@ def spark_driver(cast: Cast, name: str, mode: Mode, *, listener: bool) -> Player
     """One whose query is of this mode; with partq's listener, or without."""
     folder = cast.folder / name
     options = {
-        "store": cast.store_url,
+        "store": cast.url,
         "group": GROUPS[mode],
-        "ownership": cast.ownership_url,
+        "ownership": cast.ownership,
         "startingOffsets": "earliest",
         "sessionTimeout": f"{cast.session_timeout_s:g}s",
         **OPTIONS[mode],

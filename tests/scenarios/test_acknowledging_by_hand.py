@@ -1,5 +1,5 @@
-"""`ackMode=manual`: what the application has not acknowledged comes again, in order, marked, and nothing else does. What
-was given out and counts no more, the way from and to `auto`, and runs up to now.
+"""`ackMode=manual`: what the application has not acknowledged comes again, in order, marked, and nothing else does.
+What was given out may count no more, and one may go from and to `auto`.
 """
 
 from __future__ import annotations
