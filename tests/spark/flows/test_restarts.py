@@ -72,7 +72,7 @@ def test_whatever_ended_a_query_within_the_delay_it_gets_its_partitions_back(sha
     assert (flow_of(one), orders.epochs(), marked(one)) == (name, epochs, [])
 
 
-@pytest.mark.conformance("LOS-03", "LOS-04", "CHK-05", "LOS-06")
+@pytest.mark.conformance("LOS-03", "LOS-04", "CHK-05", "HAN-07", "LOS-06")
 def test_a_query_that_was_frozen_or_cut_off_has_lost_its_partition_and_does_nothing_further(
     shared: Make, redis_server: RedisServer
 ) -> None:
