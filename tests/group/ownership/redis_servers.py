@@ -18,7 +18,7 @@ from partq_spark.group.documents.urls import RedisUrl, parse_ownership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects.memory import MemoryStore
-from tests.support.servers import RedisServer, running
+from tests.support.servers import RedisServer
 
 STORE_ID: Final = "0123456789abcdef"
 """Of the object store that these tests do without."""
@@ -98,15 +98,6 @@ class Pair:
             time.sleep(0.01)
 
 
-@contextlib.contextmanager
-def followed(server: RedisServer) -> Iterator[Pair]:
-    """The server and a replica of it, which has everything that is there by now."""
-    with running(RedisServer()) as replica:
-        pair = Pair(server, replica)
-        pair.follow()
-        yield pair
-
-
 def open_redis(
     server: RedisServer,
     *,
@@ -117,10 +108,10 @@ def open_redis(
     password: str = "",
     username: str = "",
     minimum_version: tuple[int, int] | None = None,
-    store_id: str = STORE_ID,
+    database: int = 0,
 ) -> Ownership:
     """A store with short time-outs; `port` goes by a proxy."""
-    url = parse_ownership(f"redis://127.0.0.1:{port or server.port}/0")
+    url = parse_ownership(f"redis://127.0.0.1:{port or server.port}/{database}")
     assert isinstance(url, RedisUrl)
     client = RedisClient(
         url,
@@ -131,13 +122,11 @@ def open_redis(
         ping_after_s=ping_after_s,
         **({} if minimum_version is None else {"minimum_version": minimum_version}),
     )
-    return Ownership(RedisDocuments(client, store_id=lambda: store_id, group=group))
+    return Ownership(RedisDocuments(client, store_id=lambda: STORE_ID, group=group))
 
 
 class Line:
-    """A TCP line to a port of this machine; `cut` decides, by what was sent, whether its answer is lost, and `hold`
-    whether it is held up until `released`.
-    """
+    """A TCP line to a port of this machine; `cut` decides, by what was sent, whether its answer is lost."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
@@ -145,8 +134,6 @@ class Line:
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self.port: int = self._listener.getsockname()[1]
         self.cut: Callable[[bytes], bool] = lambda _: False
-        self.hold: Callable[[bytes], bool] = lambda _: False
-        self.released = threading.Event()
         self.cuts = 0
         self.requests = 0
 
@@ -158,11 +145,6 @@ class Line:
             return marker in data and bool(left) and left.pop() == 1
 
         self.cut = once
-
-    def hold_next(self, marker: bytes) -> None:
-        """Hold up the next request that contains `marker`."""
-        left = [1]
-        self.hold = lambda data: marker in data and bool(left) and left.pop() == 1
 
     def __enter__(self) -> Self:
         self._accepting.start()
@@ -187,8 +169,6 @@ class Line:
                 if end is client:
                     self.requests += 1
                     cutting = cutting or self.cut(data)
-                    if self.hold(data):
-                        self.released.wait(20)
                     server.sendall(data)
                 elif cutting:  # the server has done it: this is its answer
                     self.cuts += 1
