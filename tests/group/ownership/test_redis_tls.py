@@ -1,4 +1,4 @@
-"""Redis over TLS, with a real server, an authority of our own and certificates that are wrong in the usual ways.
+"""Redis over TLS, with a real server, and certificates that are wrong in the usual ways.
 
 The certificates are made with the package cryptography, which comes with Azure's SDK.
 """
@@ -9,8 +9,8 @@ import datetime
 import errno
 import ipaddress
 import os
+import re
 import socket
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,87 +29,56 @@ from tests.support.servers import RedisServer, free_port, running
 pytestmark = pytest.mark.redis
 
 
-class Authority:
-    """Signs certificates and leaves them in a folder as `<name>.pem` and `<name>.key`; its own is `ca.pem`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"authority {folder.name}")])
-        self._write("ca", self._key, self._name, None)
-
-    def sign(self, name: str, *, host: str) -> None:
-        """A certificate for one address."""
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._write(name, ec.generate_private_key(ec.SECP256R1()), subject, host)
-
-    def _write(self, name: str, key: ec.EllipticCurvePrivateKey, subject: x509.Name, host: str | None) -> None:
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
-        )
-        if host is not None:
-            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-            builder = builder.add_extension(names, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        (self.folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        (self.folder / f"{name}.key").write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
+def certificate(folder: Path, name: str, host: str) -> None:
+    """One for an address, signed by itself: whoever trusts it names it as its authority. `<name>.pem`, `<name>.key`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    itself = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(itself, itself, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / f"{name}.key").write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
 class TlsRedis(RedisServer):
-    """A redis-server with a plain port and one for TLS."""
+    """A redis-server with a plain port and one for TLS. `clients`: whether it asks for that of a client."""
 
-    def __init__(self, authority: Authority, certificate: str, *, clients: str) -> None:
+    def __init__(self, certificates: Path, certificate: str = "server", *, clients: str = "no") -> None:
         super().__init__()
         self.tls_port = free_port()
-        self._authority = authority
-        self._certificate = certificate
-        self._clients = clients
+        self._files = certificates / certificate
+        self._clients = ("--tls-auth-clients", clients, "--tls-ca-cert-file", str(certificates / "client.pem"))
 
     def tls_url(self, **files: Path) -> str:
-        """With `ca="…"` and the like as redis-py calls them."""
+        """With `ssl_ca_certs=…` and the like."""
         query = "&".join(f"{name}={path}" for name, path in files.items())
         return f"rediss://127.0.0.1:{self.tls_port}/0" + (f"?{query}" if query else "")
 
     def command(self) -> list[str]:
-        folder = self._authority.folder
-        return [
-            *super().command(),
-            *("--tls-port", str(self.tls_port), "--tls-auth-clients", self._clients),
-            *("--tls-cert-file", str(folder / f"{self._certificate}.pem")),
-            *("--tls-key-file", str(folder / f"{self._certificate}.key")),
-            *("--tls-ca-cert-file", str(folder / "ca.pem")),
-        ]
+        files = ("--tls-cert-file", f"{self._files}.pem", "--tls-key-file", f"{self._files}.key")
+        return [*super().command(), "--tls-port", str(self.tls_port), *files, *self._clients]
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """With certificates for this machine, for another address, and for a client."""
-    made = Authority(tmp_path_factory.mktemp("tls") / "one")
-    made.sign("server", host="127.0.0.1")
-    made.sign("elsewhere", host="10.1.2.3")
-    made.sign("client", host="127.0.0.1")
-    return made
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For this machine, one that nobody has, for another address, and for a client."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name, host in (("server", "127.0.0.1"), ("other", "127.0.0.1"), ("away", "10.1.2.3"), ("client", "127.0.0.1")):
+        certificate(folder, name, host)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def server(authority: Authority) -> Iterator[TlsRedis]:
+def server(certificates: Path) -> Iterator[TlsRedis]:
     """A server with a good certificate."""
-    with running(TlsRedis(authority, "server", clients="no")) as made:
+    with running(TlsRedis(certificates)) as made:
         yield made
 
 
@@ -122,8 +91,8 @@ def refused(url: str) -> PartqError:
     return caught.value
 
 
-def test_a_server_whose_authority_is_named_is_trusted(server: TlsRedis, authority: Authority) -> None:
-    url, objects = server.tls_url(ssl_ca_certs=authority.folder / "ca.pem"), an_object_store()
+def test_a_server_whose_authority_is_named_is_trusted(server: TlsRedis, certificates: Path) -> None:
+    url, objects = server.tls_url(ssl_ca_certs=certificates / "server.pem"), an_object_store()
     store = open_ownership(url, store=objects)
     listening = open_ownership(url, store=objects, group=KEY)
     assert listening.wait_news(5) is None
@@ -139,56 +108,46 @@ def test_a_server_whose_authority_is_named_is_trusted(server: TlsRedis, authorit
 
 
 def test_the_machines_own_authorities_count_too(
-    server: TlsRedis, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    server: TlsRedis, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.folder / "ca.pem"))
-    assert ssl.get_default_verify_paths().cafile == str(authority.folder / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "server.pem"))
     store = open_ownership(server.tls_url(), store=an_object_store())
     assert store.incarnation()
     store.close()
 
 
-def test_a_server_of_an_unknown_authority_is_refused(server: TlsRedis, tmp_path: Path) -> None:
-    other = Authority(tmp_path / "other")
-    for url in (server.tls_url(), server.tls_url(ssl_ca_certs=other.folder / "ca.pem")):
-        error = refused(url)
-        assert isinstance(error, Invalid)
-        assert "certificate is not trusted" in str(error)
-        assert "ssl_ca_certs" in str(error)
-
-
-def test_a_certificate_for_another_address_is_refused(authority: Authority) -> None:
-    with running(TlsRedis(authority, "elsewhere", clients="no")) as server:
-        error = refused(server.tls_url(ssl_ca_certs=authority.folder / "ca.pem"))
-        assert isinstance(error, Invalid)
-        assert "127.0.0.1" in str(error)
-
-
-def test_a_server_may_ask_for_a_clients_certificate(authority: Authority) -> None:
-    with running(TlsRedis(authority, "server", clients="yes")) as server:
-        folder = authority.folder
-        store = open_ownership(
-            server.tls_url(
-                ssl_ca_certs=folder / "ca.pem", ssl_certfile=folder / "client.pem", ssl_keyfile=folder / "client.key"
-            ),
-            store=an_object_store(),
-        )
+def test_a_server_may_ask_for_a_clients_certificate(certificates: Path) -> None:
+    with running(TlsRedis(certificates, clients="yes")) as server:
+        trusted = {"ssl_ca_certs": certificates / "server.pem"}
+        mine = {"ssl_certfile": certificates / "client.pem", "ssl_keyfile": certificates / "client.key"}
+        store = open_ownership(server.tls_url(**trusted, **mine), store=an_object_store())
         assert store.incarnation()
         store.close()
-        error = str(refused(server.tls_url(ssl_ca_certs=folder / "ca.pem")))
+        error = str(refused(server.tls_url(**trusted)))
         assert "ssl_certfile" in error or "TLS" in error  # the refusal may come during the handshake or after it
 
 
-def test_a_file_that_is_not_there_is_told(server: TlsRedis, tmp_path: Path) -> None:
-    error = refused(server.tls_url(ssl_ca_certs=tmp_path / "no.pem"))
-    assert isinstance(error, Invalid)
-    assert "file cannot be read" in str(error)
+@pytest.mark.parametrize(
+    ("used", "trusted", "says"),
+    [
+        ("server", None, "certificate is not trusted.*ssl_ca_certs"),
+        ("server", "other.pem", "certificate is not trusted.*ssl_ca_certs"),
+        ("away", "away.pem", "certificate is not trusted.*127.0.0.1"),  # it is for another address
+        ("server", "no.pem", "file cannot be read"),
+    ],
+)
+def test_a_certificate_that_is_wrong_is_refused(certificates: Path, used: str, trusted: str | None, says: str) -> None:
+    with running(TlsRedis(certificates, used)) as server:
+        files = {} if trusted is None else {"ssl_ca_certs": certificates / trusted}
+        error = refused(server.tls_url(**files))
+        assert isinstance(error, Invalid)
+        assert re.search(says, str(error))
 
 
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES])
 def test_a_firewall_that_lets_nobody_out_is_no_certificates_fault(
-    server: TlsRedis, authority: Authority, monkeypatch: pytest.MonkeyPatch, tls: bool, code: int
+    server: TlsRedis, certificates: Path, monkeypatch: pytest.MonkeyPatch, tls: bool, code: int
 ) -> None:
     """It may be over in a minute, so that it is worth another try. The rule itself needs an administrator."""
 
@@ -196,7 +155,7 @@ def test_a_firewall_that_lets_nobody_out_is_no_certificates_fault(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    error = refused(server.tls_url(ssl_ca_certs=authority.folder / "ca.pem") if tls else server.url)
+    error = refused(server.tls_url(ssl_ca_certs=certificates / "server.pem") if tls else server.url)
     assert isinstance(error, Unavailable)
     assert os.strerror(code) in str(error)
     assert "certificate" not in str(error)
