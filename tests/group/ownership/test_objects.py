@@ -5,6 +5,8 @@ between two requests, a heartbeat lands late, or a process ends half-way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -26,13 +28,14 @@ from tests.group.ownership.conftest import (
     token_of,
 )
 from tests.group.ownership.redis_servers import an_object_store
+from tests.log.queues import lost, once
 from tests.objects.conftest import azure_store
 from tests.support.ownership import in_objects
-from tests.support.servers import Azurite
 from tests.support.way import Hooked
 
 T = TypeVar("T")
 ME = RECORD.instance
+LEASE = Lease(token="l", name="n", beat=0)
 CLAIM = OwnershipRecord(key=KEY, partition=12, owner=None, epoch=7, version="", modified="")
 
 
@@ -86,21 +89,32 @@ def leader(recorded: Recorded) -> Ownership:
     return recorded.user()
 
 
-def test_the_names_are_those_of_seed_004(recorded: Recorded) -> None:
-    claimed = recorded.user().claim_ownership([CLAIM])[12]
-    (info,) = recorded.list(FOLDER)
-    assert info.name == "default/orders/billing/ownership/12"
-    assert info.metadata == {
+@pytest.mark.parametrize("kind", ["memory", pytest.param("azure", marks=pytest.mark.azurite)])
+def test_names_and_fields_are_those_of_seed_004(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim and a heartbeat are blobs without a body, so that one listing tells of all."""
+    memory = kind == "memory"
+    objects = an_object_store() if memory else azure_store(request.getfixturevalue("azurite"), monkeypatch)
+    store = in_objects(objects)
+    store.bind(KEY, RECORD, replaces=None)
+    claimed = store.claim_ownership([CLAIM])[12]
+    beat, found = (objects.load(FOLDER + name) for name in ("beats/billing-1", "12"))
+    assert isinstance(beat, Document)
+    assert isinstance(found, Document)
+    assert (beat.body, found.body, found.etag) == (b"", b"", claimed.version)
+    assert beat.metadata
+    assert found.metadata == {
         "namespace": "default",
         "queue": "orders",
         "group": "billing",
         "partition": "12",
         "epoch": "7",
         "modified": claimed.modified,
-        "claim": info.metadata["claim"],
-        "checksum": checksum_of(info.metadata),
+        "claim": found.metadata["claim"],
+        "checksum": checksum_of(found.metadata),
     }
-    assert claimed.version == info.etag
+    objects.close()
 
 
 def test_a_claim_that_says_the_same_at_the_same_time_is_another_one(recorded: Recorded) -> None:
@@ -110,10 +124,20 @@ def test_a_claim_that_says_the_same_at_the_same_time_is_another_one(recorded: Re
     assert second.list_ownership(KEY) == claimed
 
 
-def test_ages_are_the_stores_own_and_grow(recorded: Recorded) -> None:
+@pytest.mark.conformance("OWN-02")
+def test_a_claim_whose_answer_is_lost_counts_as_not_claimed_and_ends_no_others(recorded: Recorded) -> None:
+    recorded.after = once("swap", "11", lost)
+    store = recorded.user()
+    assert list(store.claim_ownership([replace(CLAIM, partition=p) for p in (11, 12)])) == [12]
+    found = store.list_ownership(KEY)
+    assert list(found) == [11, 12]
+    assert list(store.claim_ownership([found[11]])) == [11]
+
+
+def test_ages_grow_until_a_document_is_written_again(recorded: Recorded) -> None:
     now_s = [100.0]
     store = in_objects(recorded, now_s=lambda: now_s[0])
-    store.take_lease(KEY, Lease(token="l", name="n", beat=0), expected=None)
+    store.take_lease(KEY, LEASE, expected=None)
 
     def age_s() -> float:
         found = store.read_lease(KEY)
@@ -123,32 +147,14 @@ def test_ages_are_the_stores_own_and_grow(recorded: Recorded) -> None:
     assert age_s() < 5
     now_s[0] += 50
     assert 50 <= age_s() < 55
-    recorded.user().renew_lease(KEY, Lease(token="l", name="n", beat=1))
+    recorded.user().renew_lease(KEY, replace(LEASE, beat=1))
     assert age_s() == 0
-    now_s[0] += 2
-    assert age_s() == 2
-
-
-@pytest.mark.azurite
-def test_a_record_is_a_blob_without_a_body_and_a_heartbeat_too(
-    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objects = azure_store(azurite, monkeypatch)
-    store = in_objects(objects)
-    store.bind(KEY, RECORD, replaces=None)
-    store.claim_ownership([CLAIM])
-    for name in ("beats/billing-1", "12"):
-        found = objects.load(FOLDER + name)
-        assert isinstance(found, Document)
-        assert found.metadata
-        assert not found.body
-    objects.close()
 
 
 def test_what_each_verb_costs(recorded: Recorded, flow: Ownership, leader: Ownership) -> None:
-    leader.take_lease(KEY, Lease(token="l", name="n", beat=0), expected=None)
+    leader.take_lease(KEY, LEASE, expected=None)
     flow.beat(KEY, "billing-1", ME)
-    leader.renew_lease(KEY, Lease(token="l", name="n", beat=1))
+    leader.renew_lease(KEY, replace(LEASE, beat=1))
     leader.read_flows(KEY)
     write, heart, look = f"swap flows/billing-1/{ME}", "swap beats/billing-1", "load state"
     costs: list[tuple[Callable[[], object], list[str]]] = [
@@ -156,7 +162,7 @@ def test_what_each_verb_costs(recorded: Recorded, flow: Ownership, leader: Owner
         (lambda: flow.report(KEY, "billing-1", ME, {1: delivery(1)}), [write, heart]),
         (lambda: flow.deliver(KEY, "billing-1", ME, {1: delivery(2)}, state_token="t1"), [write, heart, look]),
         (lambda: flow.read_state(KEY, known="t1"), [look]),
-        (lambda: leader.renew_lease(KEY, Lease(token="l", name="n", beat=2)), ["swap leader", "list beats/", look]),
+        (lambda: leader.renew_lease(KEY, replace(LEASE, beat=2)), ["swap leader", "list beats/", look]),
         (lambda: leader.read_flows(KEY), ["list beats/", f"load flows/billing-1/{ME}"]),
         (lambda: flow.beat(KEY, "billing-1", ME), [heart, look]),
         (lambda: leader.read_flows(KEY), ["list beats/"]),
@@ -171,78 +177,22 @@ def test_what_each_verb_costs(recorded: Recorded, flow: Ownership, leader: Owner
 # --- somebody steps in ------------------------------------------------------------------------------------------------
 
 
-def test_a_delivery_that_came_too_late_is_put_back(recorded: Recorded, flow: Ownership, leader: Ownership) -> None:
-    """The state is swapped between the delivery's record and its look at the state."""
-    seen: list[Mapping[int, object]] = []
-
-    def step_in() -> None:
-        leader.swap_state(KEY, b"{}", token="t2", expected="t1")
-        seen.append(leader.read_flows(KEY)["billing-1"].deliveries)
-
-    recorded.once("load", "state", step_in)
-    assert flow.deliver(KEY, "billing-1", ME, {1: delivery(9)}, state_token="t1") is False
-    assert seen == [{1: delivery(9)}]  # to be on the safe side, until it was put back
-    assert leader.read_flows(KEY)["billing-1"] == RECORD
-    assert flow.deliver(KEY, "billing-1", ME, {1: delivery(9)}, state_token="t2") is True
-
-
-@pytest.mark.parametrize("lost", ["before", "after"])
-def test_a_bind_removes_what_earlier_tries_left_behind(recorded: Recorded, lost: str) -> None:
-    """The answer to a bind, or to the removal of the former instance's record, does not come."""
-    store = recorded.user()
-    strike = ["swap beats/billing-1", "swap beats/billing-1", "delete"]
-
-    def fail(verb: str, name: str) -> None:
-        if strike and (f"{verb} {name}" == strike[0] or verb == strike[0]):
-            strike.pop(0)
-            raise Unavailable("nobody knows")
-
-    setattr(recorded, lost, fail)
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
-    store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
-    assert not strike
-    last = a_record()
-    store.bind(KEY, last, replaces=last_beat(store, KEY))
-    assert {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")} == {last.instance}
-    assert store.read_flows(KEY) == {"billing-1": last}
-
-
-def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded, leader: Ownership) -> None:
-    """It comes between the reading of the lease and the next renewal."""
-    line = recorded.user()
-    leader.take_lease(KEY, Lease(token="mine", name="n", beat=0), expected=None)
-    recorded.lose("swap", "leader")
-    with pytest.raises(Unavailable):
-        leader.renew_lease(KEY, Lease(token="mine", name="n", beat=1))
-    recorded.once("swap", "leader", lambda: line.renew_lease(KEY, Lease(token="mine", name="n", beat=1)))
-    leader.renew_lease(KEY, Lease(token="mine", name="n", beat=2))
-    found = line.read_lease(KEY)
-    assert found is not None
-    assert found.lease.beat == 2
-
-
-@pytest.mark.parametrize("all_flows", [True, False])
+@pytest.mark.parametrize(
+    "read",
+    [lambda leader: leader.read_flows(KEY)["billing-1"], lambda leader: (leader.read_flow(KEY, "billing-1") or [0])[0]],
+)
 def test_a_reader_that_meets_a_bind_follows_it(
-    recorded: Recorded, flow: Ownership, leader: Ownership, all_flows: bool
+    recorded: Recorded, flow: Ownership, leader: Ownership, read: Callable[[Ownership], object]
 ) -> None:
     """Between the heartbeat and the record, another instance binds and removes its predecessor's record."""
     second = a_record()
     flow.unbind(KEY, "billing-1", ME)
-    step_in = lambda: flow.bind(KEY, second, replaces=last_beat(flow, KEY))  # noqa: E731
-    recorded.once("load", f"flows/billing-1/{ME}", step_in)
-    if all_flows:
-        assert leader.read_flows(KEY) == {"billing-1": second}
-    else:
-        found = leader.read_flow(KEY, "billing-1")
-        assert found is not None
-        assert found[0] == second
+    recorded.once("load", f"flows/billing-1/{ME}", lambda: flow.bind(KEY, second, replaces=last_beat(flow, KEY)))
+    assert read(leader) == second
 
 
-@pytest.mark.parametrize("verb", ["deliver", "report"])
 def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(
-    recorded: Recorded, flow: Ownership, leader: Ownership, verb: str
+    recorded: Recorded, flow: Ownership, leader: Ownership
 ) -> None:
     """One beat fails, the next reads both documents anew and gives the record that is still there a token, which a
     leader keeps; then the record is swapped.
@@ -256,11 +206,45 @@ def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(
         assert leader.read_flows(KEY)["billing-1"].deliveries == {}
 
     recorded.once("swap", "flows/", beat_twice)
-    if verb == "deliver":
-        assert flow.deliver(KEY, "billing-1", ME, {1: delivery(99, 50)}, state_token="t1")
-    else:
-        flow.report(KEY, "billing-1", ME, {1: delivery(99, 50)})
+    assert flow.deliver(KEY, "billing-1", ME, {1: delivery(99, 50)}, state_token="t1")
     assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(99, 50)}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_bind_removes_what_earlier_tries_left_behind(recorded: Recorded, when: str) -> None:
+    """The answer to a bind, or to the removal of the former instance's record, does not come."""
+    store = recorded.user()
+    strike = ["swap beats/billing-1", "swap beats/billing-1", "delete"]
+
+    def fail(verb: str, name: str) -> None:
+        if strike and (f"{verb} {name}" == strike[0] or verb == strike[0]):
+            strike.pop(0)
+            raise Unavailable("nobody knows")
+
+    setattr(recorded, when, fail)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
+    store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
+    assert not strike
+    last = a_record()
+    store.bind(KEY, last, replaces=last_beat(store, KEY))
+    assert {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")} == {last.instance}
+    assert store.read_flows(KEY) == {"billing-1": last}
+
+
+def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded, leader: Ownership) -> None:
+    """It comes between the reading of the lease and the next renewal."""
+    line, late = recorded.user(), replace(LEASE, beat=1)
+    leader.take_lease(KEY, LEASE, expected=None)
+    recorded.lose("swap", "leader")
+    with pytest.raises(Unavailable):
+        leader.renew_lease(KEY, late)
+    recorded.once("swap", "leader", lambda: line.renew_lease(KEY, late))
+    leader.renew_lease(KEY, replace(LEASE, beat=2))
+    found = line.read_lease(KEY)
+    assert found is not None
+    assert found.lease.beat == 2
 
 
 @pytest.mark.parametrize("refused", ["swap", "load"])
@@ -295,7 +279,6 @@ def test_a_beat_that_counts_was_written_since_its_call_began(
 def test_what_was_written_is_ones_own_whatever_the_answer_says(recorded: Recorded, times: int) -> None:
     """Changes take place and are answered with a conflict: something in between has sent them again."""
     store, other = recorded.user(), recorded.user()
-    lease = Lease(token="mine", name="n", beat=0)
 
     def contradicted(act: Callable[[], object], expected: object = None) -> None:
         met: list[str] = []
@@ -311,21 +294,20 @@ def test_what_was_written_is_ones_own_whatever_the_answer_says(recorded: Recorde
         assert met
 
     for number, before in enumerate([None, "t0", "t1"]):
-        token = f"t{number}"
-        contradicted(lambda: store.swap_state(KEY, b'{"n":1}', token=token, expected=before))  # noqa: B023 - at once
-    with pytest.raises(Conflict):
-        other.swap_state(KEY, b'{"n":2}', token="else", expected="t1")
-    assert token_of(other) == "t2"
-    contradicted(lambda: store.take_lease(KEY, lease, expected=None))
+        contradicted(partial(store.swap_state, KEY, b'{"n":1}', token=f"t{number}", expected=before))
+    contradicted(lambda: store.take_lease(KEY, LEASE, expected=None))
     for beat in (1, 2):
-        contradicted(lambda: store.renew_lease(KEY, Lease(token="mine", name="n", beat=beat)).state_token, "t2")  # noqa: B023
-    with pytest.raises(Conflict):
-        other.renew_lease(KEY, Lease(token="mine", name="n", beat=2))
-    with pytest.raises(Conflict):
-        other.take_lease(KEY, Lease(token="other", name="n", beat=0), expected=lease)
-    contradicted(lambda: store.release_lease(KEY, "mine"))
+        contradicted(lambda: store.renew_lease(KEY, replace(LEASE, beat=beat)).state_token, "t2")  # noqa: B023
+    for act in (
+        lambda: other.swap_state(KEY, b'{"n":2}', token="else", expected="t1"),
+        lambda: other.renew_lease(KEY, replace(LEASE, beat=2)),
+        lambda: other.take_lease(KEY, Lease(token="other", name="n", beat=0), expected=LEASE),
+    ):
+        with pytest.raises(Conflict):
+            act()
+    assert token_of(other) == "t2"
+    contradicted(lambda: store.release_lease(KEY, LEASE.token))
     assert other.read_lease(KEY) is None
-
     store.bind(KEY, RECORD, replaces=None)
     contradicted(lambda: store.beat(KEY, "billing-1", ME), "t2")
     contradicted(lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(10)}, state_token="t2"), True)

@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
-from partq_spark.group.model import Lease
+from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
-from tests.group.ownership.conftest import KEY, ME, a_record, begin, delivery, together, token_of, verbs
+from tests.group.ownership.conftest import KEY, ME, a_record, begin, delivery, last_beat, together, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, Line, Pair, command, open_redis
 from tests.support.servers import RedisServer, running
 
@@ -103,7 +105,7 @@ def test_what_was_flushed_or_evicted_looks_as_if_it_never_was_and_a_flow_binds_a
     if lost == "FLUSHALL":
         assert store.read_state(KEY) is None
         with pytest.raises(Conflict):
-            store.renew_lease(KEY, Lease(token="l", name="n", beat=1))
+            store.renew_lease(KEY, replace(LEASE, beat=1))
     store.bind(KEY, a_record(), replaces=None)
     assert store.read_flows(KEY)["billing-1"].bound
     other.close()
@@ -230,6 +232,63 @@ def test_a_fork_speaks_on_connections_of_its_own(store: Ownership) -> None:
         assert isinstance(store.read_state(KEY), StateDocument)
     _, status = os.waitpid(child, 0)
     assert status == 0
+
+
+def test_an_answer_that_is_lost_is_unknown_and_settled_by_reading_or_repeating(
+    server: RedisServer, store: Ownership
+) -> None:
+    """It was carried out, once."""
+    begin(store)
+    new = a_record()
+    with Line(server.port) as line:
+        far = open_redis(server, port=line.port)
+        far.incarnation()
+
+        def lost(marker: bytes, act: Callable[[], object]) -> None:
+            line.cut_next(marker)
+            before = line.cuts
+            with pytest.raises(Unavailable):
+                act()
+            assert line.cuts == before + 1
+
+        lost(b"swap", lambda: far.swap_state(KEY, b"{}", token="t2", expected="t1"))
+        assert token_of(far) == "t2"
+        former = last_beat(store, KEY)
+        deliver = partial(far.deliver, KEY, "billing-1", new.instance, {1: delivery(5)}, state_token="t2")
+        record, heart = b'"session_timeout_s"', b'"bound":"1"'
+        for marker in (record, heart):
+            lost(marker, lambda: far.bind(KEY, new, replaces=former))
+        far.bind(KEY, new, replaces=former)
+        assert store.read_flows(KEY) == {"billing-1": new}
+        for marker in (record, heart):
+            lost(marker, deliver)
+        assert deliver()
+        lost(heart, lambda: far.report(KEY, "billing-1", new.instance, {1: delivery(4)}))
+        assert far.beat(KEY, "billing-1", new.instance) == "t2"
+        assert store.read_flows(KEY)["billing-1"].deliveries == {1: delivery(4)}, "the next heartbeat tells of it"
+        lost(b"swap", lambda: far.take_lease(KEY, LEASE, expected=None))
+        lost(b"swap", lambda: far.renew_lease(KEY, replace(LEASE, beat=1)))
+        assert far.renew_lease(KEY, replace(LEASE, beat=2)).state_token == "t2"
+        far.close()
+
+
+@pytest.mark.conformance("OWN-02")
+def test_a_claim_whose_answer_is_lost_counts_as_not_claimed(
+    server: RedisServer, store: Ownership, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = [OwnershipRecord(key=KEY, partition=p, owner=None, epoch=1, version="", modified="") for p in range(3)]
+    store.claim_ownership([claims[0]])  # Redis knows the script
+    with Line(server.port) as line:
+        far = open_redis(server, port=line.port)
+        far.incarnation()
+        line.cut_next(b"EVALSHA")
+        assert far.claim_ownership(claims[1:]) == {}
+        assert line.cuts == 1
+        assert "count as not claimed" in caplog.text
+        found = far.list_ownership(KEY)
+        assert sorted(found) == [0, 1, 2]
+        assert sorted(far.claim_ownership([found[1]])) == [1]
+        far.close()
 
 
 def test_how_many_round_trips_a_call_takes(server: RedisServer, store: Ownership) -> None:
