@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from msgspec import structs
@@ -24,6 +23,7 @@ from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.memory import MemoryStore
+from tests.coordinator.runtimes import Lines
 from tests.log.queues import World, send, values
 from tests.support.ownership import OwnershipServer
 from tests.support.waiting import wait_until
@@ -76,18 +76,17 @@ def test_what_is_due(facts: QueueFacts, done: dict[Work, Done], is_due: str) -> 
     assert works(facts, done) == set(is_due.split())
 
 
-@pytest.mark.parametrize(("retention_s", "every_s"), [(0.0, 5), (1.0, 5), (60.0, 15), (240.0, 60), (7 * 86_400.0, 60)])
-def test_trimming_comes_four_times_in_a_retention_within_limits(retention_s: float, every_s: float) -> None:
-    facts = replace(FACTS, retention_s=retention_s, oldest_us=0)
-    assert Work.RETAIN not in works(facts, {Work.RETAIN: ended(every_s - 0.1)})
-    assert Work.RETAIN in works(facts, {Work.RETAIN: ended(every_s)})
-
-
-@pytest.mark.parametrize(("grace_s", "every_s"), [(1.0, 30), (60.0, 30), (86_400.0, 21_600)])
-def test_collection_comes_four_times_in_a_grace(grace_s: float, every_s: float) -> None:
-    settings = structs.replace(SETTINGS, collection_grace_s=grace_s)
-    assert works(KEEPS, {Work.COLLECT: ended(every_s - 0.1)}, settings) == set()
-    assert works(KEEPS, {Work.COLLECT: ended(every_s)}, settings) == {Work.COLLECT}
+@pytest.mark.parametrize(
+    ("work", "of_s", "every_s"),
+    [(Work.RETAIN, of_s, every_s) for of_s, every_s in ((0.0, 5), (60.0, 15), (240.0, 60), (7 * 86_400.0, 60))]
+    + [(Work.COLLECT, of_s, every_s) for of_s, every_s in ((1.0, 30), (60.0, 30), (86_400.0, 21_600))],
+)
+def test_trimming_and_collection_come_four_times_in_a_retention_and_a_grace_within_limits(
+    work: Work, of_s: float, every_s: float
+) -> None:
+    facts = replace(FACTS, retention_s=of_s, oldest_us=0)
+    settings = structs.replace(SETTINGS, collection_grace_s=of_s)
+    assert [work in works(facts, {work: ended(ago_s)}, settings) for ago_s in (every_s - 0.1, every_s)] == [False, True]
 
 
 def test_what_waits_longest_comes_first_and_a_queue_made_again_begins_anew() -> None:
@@ -105,23 +104,17 @@ def test_what_waits_longest_comes_first_and_a_queue_made_again_begins_anew() -> 
     ]
 
 
-@pytest.mark.parametrize("publishes", [0, 1, 8])
-def test_the_facts_of_a_head(publishes: int) -> None:
-    """Also of one that was led a year ahead once: it is kept house for as others."""
+def test_a_queue_that_was_led_a_year_ahead_once_is_kept_house_for_as_others() -> None:
     world = World()
     world.sizes = LogSizes(inline_entries=4)
     queue = world.create(1, config=QueueConfig(retention_s=3600.0))
-    if not publishes:
-        facts = queue_facts(queue.head)
-        assert (facts.queue_id, facts.sequence, facts.retention_s) == (queue.head.queue_id, 1, 3600.0)
-        assert (facts.oldest_us, facts.chunks_us) == (None, None)
-        return
-    world.clock.now_us += (year_us := 365 * 24 * 3600 * S)
-    for number in range(publishes):
-        send(queue, values(number))
-    world.clock.now_us -= year_us
-    for number in range(8):
-        send(queue, values(number))
+    facts = queue_facts(queue.head)
+    assert (facts.retention_s, facts.oldest_us, facts.chunks_us) == (3600.0, None, None)
+    for ahead_us in (365 * 24 * 3600 * S, 0):
+        world.clock.now_us += ahead_us
+        for number in range(8):
+            send(queue, values(number))
+        world.clock.now_us -= ahead_us
     facts = queue_facts(queue.refresh())
     found = due({"orders": facts}, {}, SETTINGS, now_s=1000.0, now_us=world.clock.now_us + 2 * 3600 * S)
     assert {task.work for task in found} == {Work.RETAIN, Work.COMPACT, Work.COLLECT}
@@ -139,8 +132,7 @@ class House:
         self.now_s = 1000.0
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=random.Random(7))
         self.server = OwnershipServer(now_s=lambda: self.now_s)
-        self.log: list[tuple[str, str | None]] = []
-        self.told: list[dict[str, object]] = []
+        self.log = Lines()
         self.effects = Effects(now_s=lambda: self.now_s, time_us=lambda: int(self.now_s * S))
         self.heads = Heads(self.objects, "default")
         self.done: list[str] = []
@@ -148,10 +140,6 @@ class House:
         for name in queues:
             admin.create_queue(self.objects, "default", name, 1)
             self.heads.look(name)
-
-    def _say(self, _level: str, event: str, /, **facts: object) -> None:
-        self.log.append((event, str(facts["queue"]) if "queue" in facts else None))
-        self.told.append({"event": event, **facts})
 
     def _do(self, task: Task) -> TaskReport:
         found = self.does(task)
@@ -169,19 +157,10 @@ class House:
             life=StoreLife(ownership),
             heads=self.heads,
             effects=self.effects,
-            log=self._say,
+            log=self.log,
             do=None if works else self._do,
             renewal_s=0.01,
         )
-
-    def with_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As if there were much to compact in each queue."""
-        chunks = (int((self.now_s - 999) * S), int((self.now_s - 500) * S))
-        facts = {name: replace(each, chunks_us=chunks) for name, each in self.heads.facts().items()}
-        monkeypatch.setattr(self.heads, "facts", lambda: facts)
-
-    def has_beaten(self, since: int) -> bool:
-        return self.beats() > since
 
     def beats(self) -> int:
         """How often the lease was renewed."""
@@ -201,30 +180,19 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays() -> No
     """By the real steps, of which `tests/soak` shows the rest with a process."""
     house, config = House(), QueueConfig(retention_s=60.0)
     queue = admin.create_queue(house.objects, "default", "orders", 1, config, house.effects)
-    marks = {}
-    for group in ("audit", "billing"):
-        admin.create_group(queue, group, (0,))
-        store = lifecycle.checkpoints_of(queue, group)
-        marks[group] = store, store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0, delivered=None)
     for number in range(3):
         send(queue, values(number))
-    marks["billing"][0].update_checkpoint(marks["billing"][1], 3)
-    held = marks["audit"][0].update_checkpoint(marks["audit"][1], 2)
-    keeper = house.keeper(works=True)
-
-    def begin() -> tuple[int, ...]:
-        """Where the queue begins when its messages are old."""
-        house.now_s += 100.0
-        house.heads.look("orders")
-        look(keeper)
-        return queue.refresh().earliest
-
-    assert begin() == (2,)
-    (trimmed,) = (line for line in house.told if line["event"] == "messages_trimmed")
+    for group, offset in {"audit": 2, "billing": 3}.items():
+        admin.create_group(queue, group, (0,))
+        store = lifecycle.checkpoints_of(queue, group)
+        store.update_checkpoint(store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0, delivered=None), offset)
+    house.now_s += 100.0
+    house.heads.look("orders")
+    look(house.keeper(works=True))
+    assert queue.refresh().earliest == (2,)
+    (trimmed,) = house.log.of("messages_trimmed")
     assert (trimmed["messages"], trimmed["held_back_by"]) == (2, "audit")
     assert "retention of 60 s" in str(trimmed["reason"])
-    marks["audit"][0].update_checkpoint(held, 3)
-    assert begin() == (3,)
 
 
 @pytest.mark.parametrize("error", [Corrupt("its log is damaged (test)"), ZeroDivisionError("a mistake (test)")])
@@ -242,10 +210,10 @@ def test_a_queue_that_fails_is_told_once_and_stops_no_other(error: Exception) ->
         look(keeper)
         house.now_s += 21_600
     assert house.done == ["good"] * 4
-    assert [each for each in house.log if each[1]] == [("housekeeping_failed", "bad")]
+    assert [facts["queue"] for facts in house.log.of("housekeeping_failed")] == ["bad"]
     look(keeper)
     assert house.done[-2:] == ["bad", "good"]
-    assert house.log[-1] == ("housekeeping_recovered", "bad")
+    assert [facts["queue"] for facts in house.log.of("housekeeping_recovered")] == ["bad"]
 
 
 def test_queues_are_looked_through_once_for_all_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,60 +226,37 @@ def test_queues_are_looked_through_once_for_all_that_is_due(monkeypatch: pytest.
         looks.append(house.now_s)
         return facts
 
-    def takes_time(_: Task) -> bool:
-        house.now_s += 0.3
-        return False
-
     monkeypatch.setattr(house.heads, "facts", look_through)
-    house.does = takes_time
     keeper = house.keeper()
     waits = [keeper.step() for _ in range(7)]
-    assert house.done == [*"abcde"]
-    assert waits == [0.0] * 6 + [1.0]
-    assert looks == pytest.approx([1000.0, 1001.2, 1001.5]), "again after the time of a look, and when all is done"
+    assert (house.done, waits) == ([*"abcde"], [0.0] * 6 + [1.0])
+    assert len(looks) == 3, "at the beginning, before the sweep, and when all is done"
 
 
-def test_a_queue_with_much_to_compact_is_compacted_without_a_pause_and_others_have_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_beside_endless_work_of_one_queue_others_and_the_sweep_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House("large", "small")
-    house.with_chunks(monkeypatch)
-    left, compacted = {"large": 4, "small": 1}, []
-
-    def compact(task: Task) -> bool:
-        if task.work is not Work.COMPACT:
-            return False
-        house.now_s += 0.001
-        compacted.append(task.queue)
-        left[task.queue] -= 1
-        return left[task.queue] >= 0
-
-    house.does = compact
-    keeper = house.keeper()
-    for _ in range(2):
-        look(keeper)
-        assert compacted == ["large", "small", "large", "small", "large", "large", "large"], "and not when none is left"
-
-
-def test_the_sweep_has_its_turn_beside_endless_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House("large")
-    house.with_chunks(monkeypatch)
-    swept: list[float] = []
+    chunks = (int((house.now_s - 999) * S), int((house.now_s - 500) * S))
+    facts = {name: replace(each, chunks_us=chunks) for name, each in house.heads.facts().items()}
+    monkeypatch.setattr(house.heads, "facts", lambda: facts)
+    compacted, swept = [], []
 
     def sweep(_: float) -> int:
         swept.append(house.now_s)
         return 0
 
-    monkeypatch.setattr(house.objects, "sweep_temporary", sweep)
-
-    def endless(_: Task) -> bool:
+    def endless(task: Task) -> bool:
         house.now_s += 0.01
-        return True
+        if task.work is Work.COMPACT:
+            compacted.append(task.queue)
+        return task.queue == "large"
 
+    monkeypatch.setattr(house.objects, "sweep_temporary", sweep)
     house.does = endless
     keeper = house.keeper()
-    assert {keeper.step() for _ in range(150)} == {0.0}
+    assert {keeper.step() for _ in range(150)} == {0.0}, "without a pause"
     assert swept == [pytest.approx(1001.0, abs=0.05)], "after the time of a look"
+    assert compacted[:3] == ["large", "small", "large"]
+    assert compacted.count("small") == 1, "nothing is left of it"
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -333,15 +278,15 @@ def test_a_step_that_takes_long_keeps_the_lease_for_a_bounded_time(hangs: bool) 
                 seen = house.beats()
                 house.now_s += 1
                 if not hangs:
-                    wait_until(partial(house.has_beaten, seen), "a renewal beside the step")
+                    wait_until(lambda seen=seen: house.beats() > seen, "a renewal beside the step")  # type: ignore[misc]
                 look(second)
         return False
 
     house.does = long
     look(first)
-    assert ("housekeeping_failed", "orders") not in house.log
+    assert house.log.of("housekeeping_failed") == []
     assert begun == (["first", "second"] if hangs else ["first"])
     assert not renewing()
     look(first)
     assert first.leading is not hangs
-    assert (("housekeeping_lease_lost", None) in house.log) == hangs
+    assert bool(house.log.of("housekeeping_lease_lost")) == hangs
