@@ -11,8 +11,6 @@ following it must end.
 
 from __future__ import annotations
 
-import time
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -50,7 +48,6 @@ from tests.coordinator.modelcheck.world import (
     wrongs,
 )
 
-_NONE = 0xFFFFFFFF
 STUCK = "damaged"
 
 
@@ -66,49 +63,38 @@ class Failure(AssertionError):
 
 
 @dataclass(kw_only=True, slots=True)
-class Result:
-    """What an exploration has found."""
-
-    states: int = 0  # found, each checked
-    followed: int = 0  # of these, with everything that may happen next
-    transitions: int = 0
-    depth: int = 0
-    complete: bool = False
-    seconds: float = 0.0
-    cpu_s: float = 0.0
-    longest_way_to_ready: int = 0
-    extra_states: int = 0  # looked at only for the way back from the states at the border
-
-
-@dataclass(kw_only=True, slots=True)
 class Explorer:
     """Explores groups of `flows` names and at most `partitions` partitions, from the empty group of all of them."""
 
     flows: int
     partitions: int
     limit: int
-    alterations: bool = True
+    complete: bool = False
+    transitions: int = 0
+    depth: int = 0
+    longest_way_to_ready: int = 0
     _ids: dict[Kept, int] = field(default_factory=dict)
     _found: list[Kept] = field(default_factory=list)
-    _parents: array[int] = field(default_factory=lambda: array("I"))
-    _onwards: array[int] = field(default_factory=lambda: array("I"))
+    _parents: list[int | None] = field(default_factory=list)
     _now: int = 0
 
     # --- the search ---------------------------------------------------------------------------------------------------
 
-    def run(self) -> Result:
+    def run(self) -> Explorer:
         """Explore to the end or to the limit, then check the way to Ready. Raises `Failure`."""
-        result = Result()
-        started_s, cpu_started_s = time.perf_counter(), time.process_time()
         try:
-            self._search(result)
-            self._lead_back(result)
+            self._search()
+            self._lead_back()
         except (Wrong, ValueError, KeyError) as wrong:
             raise Failure(f"{wrong}\n{self._way(self._now)}") from wrong
-        result.seconds, result.cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_started_s
-        return result
+        return self
 
-    def _search(self, result: Result) -> None:
+    @property
+    def states(self) -> int:
+        """So many were found, each checked."""
+        return len(self._found)
+
+    def _search(self) -> None:
         for access in AccessType:
             empty = GroupState(
                 queue_id="q",
@@ -116,82 +102,48 @@ class Explorer:
                 settings=SETTINGS[access],
                 partitions={number: Partition(partition=number) for number in range(self.partitions)},
             )
-            self._add(kept(World(empty, (Around(),) * self.partitions)), _NONE)
-        layer_end, current = len(self._found), 0
-        while current < len(self._found):
-            if len(self._found) >= self.limit:
-                break
+            self._add(kept(World(empty, (Around(),) * self.partitions)), None)
+        current, layer_end = 0, self.states
+        while current < self.states < self.limit:
             if current == layer_end:
-                result.depth += 1
-                layer_end = len(self._found)
-            self._expand(current, result)
+                self.depth, layer_end = self.depth + 1, self.states
+            self._now = current
+            for move in self.moves(world_of(self._found[current])):
+                self._add(kept(move.after), current)
+                self.transitions += 1
             current += 1
-        result.states = len(self._found)
-        result.followed = current
-        result.complete = current == result.states
+        self.complete = current == self.states
 
-    def _expand(self, current: int, result: Result) -> None:
-        self._now = current
-        world = world_of(self._found[current])
-        self._next(current)
-        for move in self.moves(world):
-            after = kept(move.after)
-            if after not in self._ids:
-                self._add(after, current)
-            result.transitions += 1
-
-    def _add(self, after: Kept, parent: int) -> int:
-        for sentence in (
-            *violations(world_of(after).state),
-            *(wrong for part in after.parts for wrong in wrongs(*part)),
-        ):
-            raise Wrong(sentence)
-        found = self._ids[after] = len(self._found)
+    def _add(self, after: Kept, parent: int | None) -> int:
+        known = self._ids.get(after)
+        if known is not None:
+            return known
+        broken = (*violations(world_of(after).state), *(wrong for part in after.parts for wrong in wrongs(*part)))
+        if broken:
+            raise Wrong(broken[0])
+        self._ids[after] = self.states
         self._found.append(after)
         self._parents.append(parent)
-        self._onwards.append(_NONE)
-        return found
+        return self._ids[after]
 
-    def _lead_back(self, result: Result) -> None:
-        """Every state's `onwards` leads to a quiet one; states at the border are led on one by one."""
-        distance = array("i", [-1]) * len(self._found)
-        for start in range(result.states):
-            path = []
-            current = start
-            while distance[current] < 0:
-                distance[current] = 0  # seen on this path, unless it is overwritten below
-                path.append(current)
-                onwards = self._next(current)
-                if onwards == _NONE:
-                    path.pop()
-                    break
-                if onwards >= len(distance):
-                    distance.extend([-1] * (onwards + 1 - len(distance)))
-                elif onwards in path:
-                    self._now = onwards
+    def _lead_back(self) -> None:
+        """From every state that was found timers and fences alone lead to a quiet one; also from those at the border,
+        by states that are found on the way.
+        """
+        steps: dict[int, int] = {}  # that lead from a state to a quiet one
+        for start in range(self.states):
+            path: dict[int, None] = {}
+            current: int | None = start
+            while current is not None and current not in steps:
+                if current in path:
                     raise Wrong("timers and fences alone lead in a circle, never to Ready")
-                current = onwards
-            for step, state in enumerate(reversed(path), start=distance[current] + 1):
-                distance[state] = step
-            if path:
-                result.longest_way_to_ready = max(result.longest_way_to_ready, distance[start])
-        result.extra_states = len(self._found) - result.states
-
-    def _next(self, current: int) -> int:
-        """The state that timers and fences alone lead to; _NONE: this one is quiet."""
-        if self._onwards[current] != _NONE:
-            return self._onwards[current]
-        self._now = current
-        world = world_of(self._found[current])
-        move = self._onward(world)
-        if move is None:
-            return _NONE
-        after = kept(move.after)
-        found = self._ids.get(after)
-        if found is None:
-            found = self._add(after, current)
-        self._onwards[current] = found
-        return found
+                path[current] = None
+                self._now = current
+                move = self._onward(world_of(self._found[current]))
+                current = None if move is None else self._add(kept(move.after), current)
+            after = -1 if current is None else steps[current]
+            steps |= {state: after + step for step, state in enumerate(reversed(path), start=1)}
+            self.longest_way_to_ready = max(self.longest_way_to_ready, steps[start])
 
     # --- what may happen ----------------------------------------------------------------------------------------------
 
@@ -200,8 +152,7 @@ class Explorer:
         yield from self._flows(world)
         yield from self._reports(world)
         yield from self._outside(world)
-        if self.alterations:
-            yield from self._alterations(world)
+        yield from self._alterations(world)
 
     def _onward(self, world: World) -> Move | None:
         """What happens without any flow: a fence lands or is reported, or time passes. None: Ready, all is quiet."""
@@ -224,14 +175,9 @@ class Explorer:
 
     def _flows(self, world: World) -> Iterator[Move]:
         """Flows bind, with and without what they had, come back as new instances before they were missed, and go."""
-        state, around = world
-        fresh = True
+        state = world.state
         for name in NAMES[: self.flows]:
             flow = state.flows.get(name)
-            if flow is None and not any(name in self._named(at) for at in around):
-                if not fresh:
-                    continue  # one name that nobody knows is like another
-                fresh = False
             mapping = {
                 number: partition.epoch
                 for number, partition in state.partitions.items()
@@ -242,13 +188,6 @@ class Explorer:
                 yield self._event(world, FlowBound(flow=name, instance=f"{name}9", mapping=mapping))
             if flow is not None and flow.bound:
                 yield self._event(world, FlowExpired(flow=name, instance=flow.instance))
-
-    @staticmethod
-    def _named(around: Around) -> set[str]:
-        owners = [around.owner, around.entry.owner if around.entry else None]
-        for fence in around.fences:
-            owners += [fence.to, fence.owner]
-        return {owner.flow for owner in owners if owner is not None}
 
     def _reports(self, world: World) -> Iterator[Move]:
         """A leader reports what it sees in records and checkpoints, be it asked for or not."""
@@ -341,16 +280,12 @@ class Explorer:
     def _way(self, state: int) -> str:
         """What led to a state, step by step."""
         path = [state]
-        while self._parents[path[-1]] != _NONE:
-            path.append(self._parents[path[-1]])
-        path.reverse()
+        while (parent := self._parents[path[0]]) is not None:
+            path.insert(0, parent)
         lines = []
         for before, after in pairwise(path):
-            world = world_of(self._found[before])
-            for move in self.moves(world):
-                if kept(move.after) == self._found[after]:
-                    lines.append(_words(move.what))
-                    break
+            moves = self.moves(world_of(self._found[before]))
+            lines += [_words(move.what) for move in moves if kept(move.after) == self._found[after]][:1]
         world = world_of(self._found[state])
         return "\n".join([*lines, f"state: {world.state}", *[f"around {n}: {at}" for n, at in enumerate(world.around)]])
 
@@ -363,8 +298,6 @@ def _words(what: object) -> str:
 
 
 def _asked(around: tuple[Around, ...], fences: list[Fence]) -> tuple[Around, ...]:
-    if not fences:
-        return around
     changed = list(around)
     for fence in fences:
         at = changed[fence.partition]
@@ -372,25 +305,19 @@ def _asked(around: tuple[Around, ...], fences: list[Fence]) -> tuple[Around, ...
     return tuple(changed)
 
 
-def explore(flows: int, partitions: int, limit: int = 4000) -> Result:
-    return Explorer(flows=flows, partitions=partitions, limit=limit).run()
-
-
-@pytest.mark.conformance("REB-15")
-@pytest.mark.conformance("HAN-09")
+@pytest.mark.conformance("REB-15", "HAN-09")
 @pytest.mark.parametrize("flows", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_one_partition_to_the_end(flows: int) -> None:
-    result = explore(flows, 1, limit=8000)
+    result = Explorer(flows=flows, partitions=1, limit=8000).run()
     assert result.complete
     assert result.states > 700
     assert result.longest_way_to_ready <= 6
 
 
 @pytest.mark.slow
-@pytest.mark.conformance("REB-15")
-@pytest.mark.conformance("DIS-05")
+@pytest.mark.conformance("REB-15", "DIS-05")
 @pytest.mark.parametrize(("flows", "partitions"), [(2, 2), (3, 2), (3, 3)])
 def test_the_beginning_of_larger_groups(flows: int, partitions: int) -> None:
-    result = explore(flows, partitions)
+    result = Explorer(flows=flows, partitions=partitions, limit=4000).run()
     assert result.states >= 4000
     assert result.longest_way_to_ready <= 15

@@ -279,7 +279,7 @@ def kept(world: World) -> Kept:
             Flow(name=of.flow, instance=of.instance, bound=bound, since=age * bound, active=bound and of in active)
             for age, (of, bound) in enumerate(flows, start=1)
         ),
-        tuple(_once(_renamed(held, at, names)) for held, at in parts),
+        tuple(_renamed(held, at, names) for held, at in parts),
     )
 
 
@@ -300,12 +300,6 @@ def world_of(found: Kept) -> World:
         binds=len(found.flows),
     )
     return World(state, tuple(around for _, around in found.parts))
-
-
-@cache
-def _once(part: tuple[Held, Around]) -> tuple[Held, Around]:
-    """Equal parts of millions of worlds are the same object."""
-    return part
 
 
 def _held(state: GroupState, number: int) -> Held:
