@@ -21,22 +21,14 @@ from coordinator.tally import Tally
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention
-from partq_spark.group.model import (
-    Flow,
-    GroupSettings,
-    GroupState,
-    Owner,
-    Partition,
-    PartitionStatus,
-    Phase,
-    RebalanceStatus,
-)
+from partq_spark.group.model import Flow, GroupSettings, GroupState, PartitionStatus, RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.api import Document
+from tests.coordinator.core.context import partition
 from tests.coordinator.runtimes import KEY, SESSION_S, HandFlow, World, two_flows
 from tests.log.queues import send
 
@@ -218,54 +210,38 @@ def test_handoffs_are_counted_with_their_pause_and_what_comes_again() -> None:
     assert (len(handoffs.pause().counts), sum(handoffs.pause().counts)) == (len(PAUSE.bounds) + 1, 4)
 
 
-def partition_of(words: str) -> Partition | None:
-    """`owned a1`, `free 2`, `paused a1 b`, `fencing a1 b2`: from whom at which epoch, to whom at which; `gone`."""
-    phase, *who = words.split()
-    owner, epoch = named(who[0]) if who else (None, 0)
-    to, to_epoch = named(who[1]) if len(who) > 1 else (None, 0)
-    if phase == "gone":
-        return None
-    deadline_s = 13.0 if phase == "paused" else None
-    return Partition(
-        partition=0, phase=Phase(phase), epoch=epoch, owner=owner, to=to, to_epoch=to_epoch, deadline_s=deadline_s
-    )
-
-
-def named(word: str) -> tuple[Owner | None, int]:
-    """`a1`: flow a at epoch 1; `-2`: nobody at epoch 2."""
-    return (None if word[0] == "-" else Owner(word[0], "i")), int(word[1:] or 0)
+A, B, FENCED = "owned a1@1", "owned b1@2", "fencing a1@1 b1@2"
 
 
 @pytest.mark.parametrize(
     ("steps", "drained_s", "bound", "ended"),
     [
-        ("0 owned a1, 10 paused a1 b, 12 fencing a1 b2, 12.5 owned b2", 12.0, "ab", (Outcome.DRAINED, 2.5)),
-        ("0 owned a1, 10 paused a1 b, 13 fencing a1 b2, 13.5 owned b2", 0.0, "ab", (Outcome.FORCED, 3.5)),
-        ("0 owned a1, 10 paused a1 b, 12 fencing a1 b2, 12.5 owned b2", 0.0, "b", (Outcome.LOST, 2.5)),
-        ("0 owned a1, 10 paused a1 b, 12 fencing a1 b2, 12.5 owned b2", 0.0, "ab", (Outcome.OTHER, 2.5)),
-        ("0 owned a1, 10 paused a1 b, 11 owned a1", 0.0, "ab", (Outcome.KEPT, 1.0)),
-        ("0 owned a1, 12 fencing a1 b2, 12.5 owned b2", 0.0, "ab", (Outcome.FORCED, 0.5)),
-        ("0 owned a1, 12 fencing a1 b2, 12.5 owned b2", 0.0, "b", (Outcome.LOST, 0.5)),
+        (f"0 {A}, 10 paused a1@1 b1, 12 {FENCED}, 12.5 {B}", 12.0, "ab", (Outcome.DRAINED, 2.5)),
+        (f"0 {A}, 10 paused a1@1 b1, 19 {FENCED}, 19.5 {B}", 0.0, "ab", (Outcome.FORCED, 9.5)),
+        (f"0 {A}, 10 paused a1@1 b1, 12 {FENCED}, 12.5 {B}", 0.0, "b", (Outcome.LOST, 2.5)),
+        (f"0 {A}, 10 paused a1@1 b1, 12 {FENCED}, 12.5 {B}", 0.0, "ab", (Outcome.OTHER, 2.5)),
+        (f"0 {A}, 10 paused a1@1 b1, 11 {A}", 0.0, "ab", (Outcome.KEPT, 1.0)),
+        (f"0 {A}, 12 {FENCED}, 12.5 {B}", 0.0, "ab", (Outcome.FORCED, 0.5)),
+        (f"0 {A}, 12 {FENCED}, 12.5 {B}", 0.0, "b", (Outcome.LOST, 0.5)),
         # A third flow gets it after the first pause began.
         (
-            "0 owned a1, 10 paused a1 b, 11 fencing a1 b2, 12 fencing a1 c3, 14 owned c3",
+            f"0 {A}, 10 paused a1@1 b1, 11 {FENCED}, 12 fencing a1@1 c1@3, 14 owned c1@3",
             *(11.0, "ab", (Outcome.DRAINED, 4.0)),
         ),
         # No handoffs: what was nobody's, what comes back to its flow, what was removed.
-        ("0 owned a1, 1 fencing a1 -2, 2 free -2, 3 fencing -2 b3, 4 owned b3", 0.0, "ab", None),
-        ("0 owned a1, 1 fencing a1 a1, 2 owned a1", 0.0, "ab", None),
-        ("0 owned a1, 10 paused a1 b, 11 gone", 0.0, "ab", None),
+        (f"0 {A}, 1 fencing a1@1 -@2, 2 free -@2, 3 fencing -@2 b1@3, 4 owned b1@3", 0.0, "ab", None),
+        (f"0 {A}, 1 fencing a1@1 a1@1, 2 {A}", 0.0, "ab", None),
+        (f"0 {A}, 10 paused a1@1 b1, 11 gone", 0.0, "ab", None),
     ],
 )
 def test_each_way_through_the_table_has_its_outcome(
     steps: str, drained_s: float, bound: str, ended: tuple[Outcome, float] | None
 ) -> None:
-    flows = {name: Flow(name=name, instance="i", bound=True, since=0) for name in bound}
+    flows = {name: Flow(name=name, instance=f"{name}1", bound=True, since=0) for name in bound}
     states: list[tuple[float, GroupState]] = []
     for step in steps.split(", "):
         at_s, _, words = step.partition(" ")
-        partition = partition_of(words)
-        partitions = {0: partition} if partition is not None else {}
+        partitions = {0: partition(words)} if words != "gone" else {}
         state = GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions=partitions, flows=flows)
         states.append((float(at_s), state))
     begun: dict[int, Begun] = {}

@@ -16,6 +16,7 @@ named like their flow, with a number: a2 is a's second. A line that begins with 
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -84,43 +85,48 @@ def line(action: Action) -> str:
 class Group:
     """A group whose fences land when the test says so (`fence`), or at once (`land_fences=True`)."""
 
+    state: GroupState
+
     def __init__(
         self,
         partitions: int = 4,
+        flows: int = 0,
         *,
         delay_s: float = DELAY_S,
         handoff_s: float = HANDOFF_S,
         access: AccessType = AccessType.NON_EXCLUSIVE,
         land_fences: bool = True,
-        owners: Mapping[int, str] | None = None,
     ) -> None:
-        """`owners`: flows that are there from the start, bound, with these partitions at epoch 1."""
+        """Flows a, b, c … have their share, at epoch 1; a has the lowest numbers."""
         self.settings = GroupSettings(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s, access_type=access)
         self.now_s = 1000.0
         self.land_fences = land_fences
         self.instances: Counter[str] = Counter()
+        self.had: dict[str, Mapping[int, int]] = {}  # of those who left
         self.log: list[str] = []
+        owners = sorted(string.ascii_lowercase[number % flows] for number in range(partitions)) if flows else []
+        self.adopt(partitions, {n: CheckpointMark(epoch=1, owner=Owner(f, f"{f}0")) for n, f in enumerate(owners)})
+        for flow in sorted({*owners}):
+            self.bind(flow, self.mapping(flow))
+            self.fence()
+        # The reports of the time before are of no concern here.
+        kept = {n: replace(p, reports_lost=False) for n, p in self.state.partitions.items()}
+        self.state = replace(self.state, partitions=kept)
+        assert self.status is RebalanceStatus.READY
+        self.log.clear()
+
+    def adopt(self, partitions: int, checkpoints: Mapping[int, CheckpointMark]) -> None:
+        """As a new leader does that finds no state."""
         self.state = initial_state(
             queue_id="q",
             incarnation="1",
             settings=self.settings,
             partitions=range(partitions),
-            checkpoints={
-                number: CheckpointMark(epoch=1, owner=Owner(flow, f"{flow}0"))
-                for number, flow in (owners or {}).items()
-            },
+            checkpoints=checkpoints,
             session_timeout_s=SESSION_S,
             now_s=self.now_s,
         )
         assert violations(self.state) == ()
-        for flow in sorted(set((owners or {}).values())):
-            self.bind(flow, {number: 1 for number, name in (owners or {}).items() if name == flow})
-            self.fence()
-        if owners:
-            # The reports of the time before are of no concern here.
-            kept = {n: replace(p, reports_lost=False) for n, p in self.state.partitions.items()}
-            self.state = replace(self.state, partitions=kept)
-        self.log.clear()
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -159,9 +165,11 @@ class Group:
         return self.event(FlowBound(flow=flow, instance=f"{flow}{self.instances[flow]}", mapping=mapping or {}))
 
     def unbind(self, flow: str) -> list[str]:
+        self.had[flow] = self.mapping(flow)
         return self.event(FlowUnbound(flow=flow, instance=f"{flow}{self.instances[flow]}"))
 
     def expire(self, flow: str) -> list[str]:
+        self.had[flow] = self.mapping(flow)
         return self.event(FlowExpired(flow=flow, instance=f"{flow}{self.instances[flow]}"))
 
     def drain(self, *numbers: int) -> list[str]:
@@ -221,9 +229,6 @@ class Group:
     def status(self) -> RebalanceStatus:
         return self.state.status
 
-    def partition(self, number: int) -> Partition:
-        return self.state.partitions[number]
-
     def statuses(self) -> dict[int, PartitionStatus]:
         return {number: partition_status(self.state, p) for number, p in self.state.partitions.items()}
 
@@ -241,17 +246,28 @@ class Group:
         return {n: p.epoch for n, p in self.state.partitions.items() if p.owner is not None and p.owner.flow == flow}
 
 
-def balanced(partitions: int, flows: int, **how: object) -> Group:
-    """A group in which flows a, b, c … have their share; flow a has the lowest numbers."""
-    names = [chr(ord("a") + index) for index in range(flows)]
-    share, extra = divmod(partitions, flows)
-    owners: dict[int, str] = {}
-    for index, name in enumerate(names):
-        for _ in range(share + (index < extra)):
-            owners[len(owners)] = name
-    group = Group(partitions, owners=owners, **how)  # type: ignore[arg-type] # passed on as they are
-    assert group.status is RebalanceStatus.READY
-    return group
+def partition(words: str, number: int = 0) -> Partition:
+    """`free -@4`, `owned a1@4`, `paused a1@4 b1`, `fencing a1@4 b1@5`; then `removed`, `stuck`, `lost` (reports)."""
+    phase, holder, *rest = words.split()
+    (owner, epoch), (to, to_epoch) = at(holder), at(rest[0] if rest else "-")
+    return Partition(
+        partition=number,
+        phase=Phase(phase),
+        epoch=epoch,
+        owner=owner,
+        to=to,
+        to_epoch=to_epoch,
+        deadline_s=9.0 if phase == "paused" else None,
+        removed="removed" in rest,
+        reports_lost="lost" in rest,
+        stuck="it is damaged" if "stuck" in rest else "",
+    )
+
+
+def at(word: str) -> tuple[Owner | None, int]:
+    """Of `a1@4` flow a's first instance at epoch 4, of `-@4` nobody."""
+    instance, _, epoch = word.partition("@")
+    return (None if instance == "-" else Owner(instance[0], instance)), int(epoch or 0)
 
 
 # --- histories --------------------------------------------------------------------------------------------------------
@@ -273,7 +289,7 @@ def begun(text: str) -> Group:
         **({} if delay_s is None else {"delay_s": float(delay_s)}),
         **({} if handoff_s is None else {"handoff_s": float(handoff_s)}),
     }
-    return balanced(int(partitions), int(flows), **how) if int(flows) else Group(int(partitions), **how)  # type: ignore[arg-type]
+    return Group(int(partitions), int(flows), **how)  # type: ignore[arg-type] # passed on as they are
 
 
 def epochs(words: tuple[str, ...]) -> dict[int, int]:
@@ -282,17 +298,17 @@ def epochs(words: tuple[str, ...]) -> dict[int, int]:
 
 
 def bind(group: Group, name: str, how: str = "", *words: str) -> list[str]:
-    had = vars(group).get("had", {})
-    mapping = had.get(name) or group.mapping(name) if how == "back" else epochs(words)
-    return group.bind(name, mapping)
+    return group.bind(name, group.had.get(name) or group.mapping(name) if how == "back" else epochs(words))
 
 
-def leave(verb: str) -> Callable[..., list[str]]:
-    def act(group: Group, name: str) -> list[str]:
-        vars(group).setdefault("had", {})[name] = group.mapping(name)
-        return group.unbind(name) if verb == "unbind" else group.expire(name)
-
-    return act
+def find(group: Group, *words: str) -> None:
+    """Its state is lost; the checkpoints are `a1@4`, `-@4`, `-@4r` where one was rewound, or `none`."""
+    found = {number: at(word.removesuffix("r")) for number, word in enumerate(words) if word != "none"}
+    group.instances.update({owner.flow for owner, _ in found.values() if owner is not None})
+    marks = {
+        n: CheckpointMark(epoch=epoch, owner=owner, rewound="r" in words[n]) for n, (owner, epoch) in found.items()
+    }
+    group.adopt(len(group.state.partitions), marks)
 
 
 def timers(group: Group, delay_s: str, handoff_s: str) -> list[str]:
@@ -301,14 +317,15 @@ def timers(group: Group, delay_s: str, handoff_s: str) -> list[str]:
 
 
 def stuck(group: Group, number: str, *words: str, earlier: int = 0) -> list[str]:
-    epoch = group.partition(int(number)).to_epoch - earlier
+    epoch = group.state.partitions[int(number)].to_epoch - earlier
     return group.event(FenceStuck(partition=int(number), epoch=epoch, reason=" ".join(words) or "it is damaged"))
 
 
 ACTS: Final[dict[str, Callable[..., list[str] | None]]] = {
+    "find": find,
     "bind": bind,
-    "unbind": leave("unbind"),
-    "expire": leave("expire"),
+    "unbind": Group.unbind,
+    "expire": Group.expire,
     "drain": lambda group, *numbers: group.drain(*map(int, numbers)),
     "fence": lambda group, *numbers: group.fence(*map(int, numbers)),
     "fences": lambda group, _: setattr(group, "land_fences", True),  # "land": by themselves from now on
@@ -322,11 +339,6 @@ ACTS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "sleep": lambda group, seconds: group.sleep(float(seconds)),
     "settle": lambda group: group.settle(),
 }
-
-
-def due(group: Group) -> list[str]:
-    due_s = next_deadline(group.state)
-    return ["never" if due_s is None else f"{due_s - group.now_s:g}"]
 
 
 STATUSES: Final = [status.value for status in RebalanceStatus]
@@ -348,7 +360,7 @@ SEEN: Final[dict[str, Callable[[Group], list[str]]]] = {
     "updates": lambda group: [f"{name}:{flow.updates}" for name, flow in sorted(group.state.flows.items())],
     "handoffs": lambda group: [str(sum(entry.startswith("pause") for entry in group.log))],
     "remembers": lambda group: [name for name in ("trigger", "altered") if getattr(group.state, name)],
-    "due": due,
+    "due": lambda group: ["never" if (at_s := next_deadline(group.state)) is None else f"{at_s - group.now_s:g}"],
 }
 
 

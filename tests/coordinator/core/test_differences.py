@@ -6,150 +6,83 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.differences import CheckpointMark, differences, initial_state
+from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
-from coordinator.core.invariants import violations
-from coordinator.core.machine import next_deadline
-from partq_spark.group.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
-from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced, histories, run
+from partq_spark.group.model import Owner
+from tests.coordinator.core.context import Group, histories, partition, run
 
 A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")
-
-
-def from_checkpoints(checkpoints: dict[int, CheckpointMark], partitions: int = 3) -> GroupState:
-    return initial_state(
-        queue_id="q",
-        incarnation="2",
-        settings=GroupSettings(rebalance_delay_s=DELAY_S),
-        partitions=range(partitions),
-        checkpoints=checkpoints,
-        session_timeout_s=SESSION_S,
-        now_s=100.0,
-    )
-
-
-@pytest.mark.conformance("RES-04")
-def test_a_group_that_nobody_has_had_is_ready() -> None:
-    state = from_checkpoints({1: CheckpointMark(epoch=7, owner=None), 5: CheckpointMark(epoch=3, owner=A)})
-    assert violations(state) == ()
-    assert (state.status, next_deadline(state)) == (RebalanceStatus.READY, None)
-    assert [p.epoch for p in state.partitions.values()] == [0, 7, 0]
-    assert state.retired == {5: 3}
-
-
-@pytest.mark.conformance("OWN-03")
-def test_who_had_what_was_rewound_may_have_delivered_more() -> None:
-    state = from_checkpoints(
-        {0: CheckpointMark(epoch=7, owner=None, rewound=True), 1: CheckpointMark(epoch=7, owner=None)}
-    )
-    assert {number: partition.reports_lost for number, partition in state.partitions.items() if number < 2} == {
-        0: True,
-        1: False,
-    }
-
-
-def test_owners_in_the_checkpoints_count_as_unbound_for_a_session_timeout_and_the_delay() -> None:
-    state = from_checkpoints(
-        {
-            0: CheckpointMark(epoch=4, owner=A),
-            1: CheckpointMark(epoch=2, owner=B),
-            2: CheckpointMark(epoch=9, owner=None),
-        }
-    )
-    assert violations(state) == ()
-    assert state.status is RebalanceStatus.HOLDDOWN
-    assert next_deadline(state) == 100.0 + SESSION_S + DELAY_S
-    assert state.partitions[0] == Partition(partition=0, phase=Phase.OWNED, epoch=4, owner=A, reports_lost=True)
-    assert [(flow.name, flow.bound) for flow in state.flows.values()] == [("a", False), ("b", False)]
-
-
-@pytest.mark.conformance("OWN-03")
-def test_flows_that_still_live_go_on_with_what_they_have() -> None:
-    group = balanced(4, 2)
-    checkpoints = {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()}
-    mappings = {flow: group.mapping(flow) for flow in "ab"}
-    group.state = initial_state(
-        queue_id="q",
-        incarnation="2",
-        settings=group.settings,
-        partitions=range(4),
-        checkpoints=checkpoints,
-        session_timeout_s=SESSION_S,
-        now_s=group.now_s,
-    )
-    group.bind("a", mappings["a"])
-    seen = [group.status]
-    group.bind("b", mappings["b"])
-    assert [*seen, group.status] == [RebalanceStatus.HOLDDOWN, RebalanceStatus.READY]
-    assert group.owners() == {0: "a", 1: "a", 2: "b", 3: "b"}
-    assert {p.epoch for p in group.state.partitions.values()} == {1}
-    assert not any(entry.startswith("pause") for entry in group.log)
-
-
-def test_partitions_of_flows_that_do_not_come_back_go_to_who_does() -> None:
-    group = Group(3)
-    group.state = from_checkpoints({0: CheckpointMark(epoch=4, owner=A), 1: CheckpointMark(epoch=2, owner=B)})
-    group.now_s = 100.0
-    group.instances["a"] = 1
-    assert group.bind("a", {0: 4}) == ["fence 0 a1@4 for a2@4 (reports lost)"]
-    assert group.sleep(SESSION_S + DELAY_S) == [
-        "status Rebalancing",
-        "fence 1 b1@2 for a2@3 (reports lost)",
-        "fence 2 nobody@0 for a2@1",
-    ]
-    assert group.status is RebalanceStatus.READY
-
-
-def fencing(to: Owner | None, to_epoch: int, epoch: int = 4) -> Partition:
-    return Partition(partition=0, phase=Phase.FENCING, epoch=epoch, owner=A, to=to, to_epoch=to_epoch)
-
-
-FREE = Partition(partition=0, epoch=4)
-OWNED = Partition(partition=0, phase=Phase.OWNED, epoch=4, owner=A)
-PAUSED = Partition(partition=0, phase=Phase.PAUSED, epoch=4, owner=A, to=B, deadline_s=1.0)
+BS = PartitionFenced(partition=0, epoch=6, owner=B)
 
 
 @pytest.mark.conformance("OWN-04")
 @pytest.mark.parametrize(
-    ("partition", "mark", "expected"),
+    ("held", "mark", "expected"),
     [
-        (FREE, CheckpointMark(epoch=4, owner=None), None),
-        (FREE, CheckpointMark(epoch=4, owner=None, rewound=True), None),
-        (FREE, None, None),
-        (FREE, CheckpointMark(epoch=3, owner=None), None),
-        (FREE, CheckpointMark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
-        (FREE, CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
-        (OWNED, CheckpointMark(epoch=4, owner=A), None),
-        (OWNED, CheckpointMark(epoch=4, owner=A, rewound=True), None),
-        (OWNED, CheckpointMark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
-        (OWNED, CheckpointMark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
-        (OWNED, CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
-        (OWNED, None, CheckpointAhead(partition=0, epoch=4)),
-        (PAUSED, CheckpointMark(epoch=4, owner=A), None),
-        (PAUSED, CheckpointMark(epoch=5, owner=B), CheckpointAhead(partition=0, epoch=5)),
-        (fencing(B, 6), CheckpointMark(epoch=4, owner=A), None),
-        (fencing(B, 6), CheckpointMark(epoch=5, owner=C), None),  # a fence that was given up has landed
-        (fencing(B, 6), CheckpointMark(epoch=6, owner=B), PartitionFenced(partition=0, epoch=6, owner=B)),
-        (fencing(B, 6), CheckpointMark(epoch=6, owner=B, rewound=True), PartitionFenced(partition=0, epoch=6, owner=B)),
-        (fencing(B, 6), CheckpointMark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
-        (fencing(B, 6), CheckpointMark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
+        ("free -@4", CheckpointMark(epoch=4, owner=None), None),
+        ("free -@4", CheckpointMark(epoch=4, owner=None, rewound=True), None),
+        ("free -@4", None, None),
+        ("free -@4", CheckpointMark(epoch=3, owner=None), None),
+        ("free -@4", CheckpointMark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
+        ("free -@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        ("owned a1@4", CheckpointMark(epoch=4, owner=A), None),
+        ("owned a1@4", CheckpointMark(epoch=4, owner=A, rewound=True), None),
+        ("owned a1@4", CheckpointMark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
+        ("owned a1@4", CheckpointMark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
+        ("owned a1@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        ("owned a1@4", None, CheckpointAhead(partition=0, epoch=4)),
+        ("paused a1@4 b1", CheckpointMark(epoch=4, owner=A), None),
+        ("paused a1@4 b1", CheckpointMark(epoch=5, owner=B), CheckpointAhead(partition=0, epoch=5)),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=4, owner=A), None),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=5, owner=C), None),  # a fence that was given up has landed
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=6, owner=B), BS),
         (
-            fencing(None, 6),
-            CheckpointMark(epoch=6, owner=None),
-            None,
-        ),  # or a rewind: repeated, for what A delivered after it
-        (fencing(A2, 4), CheckpointMark(epoch=4, owner=A), None),
-        (fencing(A2, 4), CheckpointMark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
-        (fencing(A2, 4), CheckpointMark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
-        (fencing(A2, 4), CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+            "fencing a1@4 b1@6",
+            CheckpointMark(epoch=6, owner=B, rewound=True),
+            PartitionFenced(partition=0, epoch=6, owner=B),
+        ),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
+        # or a rewind: repeated, for what A delivered after it
+        ("fencing a1@4 -@6", CheckpointMark(epoch=6, owner=None), None),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=A), None),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
     ],
 )
-def test_difference(partition: Partition, mark: CheckpointMark | None, expected: Event | None) -> None:
-    state = replace(from_checkpoints({}, partitions=1), partitions={0: partition})
+def test_difference(held: str, mark: CheckpointMark | None, expected: Event | None) -> None:
+    state = replace(Group(1).state, partitions={0: partition(held)})
     assert differences(state, {0: mark} if mark else {}) == ((expected,) if expected else ())
 
 
 TOLD = """
+RES-04: a group that nobody has had is ready
+  group 3, 0 flows, fences wait
+  find none -@7 none none none -@3 = Ready; due never; epochs 0 7 0; retired 5@3; reports-lost
+
+OWN-03: who had what was rewound may have delivered more
+  group 3, 0 flows, fences wait
+  find -@7r -@7 = Ready; reports-lost 0
+
+OWN-03: owners in the checkpoints count as unbound for a session timeout and the delay
+  group 3, 0 flows, fences wait
+  find a1@4 b1@2 -@9 = Holddown; due 15; phases owned owned free; epochs 4 2 9; instances a1 b1 -; reports-lost 0 1
+  = known a b; partitions Unbound Unbound Unassigned
+
+OWN-03: flows that still live go on with what they have
+  group 3, 0 flows, fences wait
+  find a1@1 b1@1 b1@1
+  bind a with 0@1: fence 0 a1@1 for a2@1 (reports lost) = Holddown
+  bind b with 1@1 2@1, fence = Ready; instances a2 b2 b2; epochs 1 1 1; handoffs 0
+
+OWN-03: partitions of flows that do not come back go to who does
+  group 3, 0 flows, fences wait
+  find a1@4 b1@2 none
+  bind a with 0@4: fence 0 a1@4 for a2@4 (reports lost)
+  fence, sleep 15: status Rebalancing; fence 1 b1@2 for a2@3 (reports lost); fence 2 nobody@0 for a2@1
+  fence = Ready
+
 OWN-04: a state from an old copy is brought above the checkpoints
   # Redis has jumped back to when a had both; since then b got partition 1, at epoch 2.
   group 2, 1 flow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.coordinator.core.context import DELAY_S, HANDOFF_S, balanced, histories, run
+from tests.coordinator.core.context import histories, run
 
 TOLD = """
 FLO-01: a partition is unassigned, ready, paused or unbound
@@ -125,16 +127,8 @@ def test_history(lines: list[str]) -> None:
 
 
 @pytest.mark.conformance("FLO-06")
-@pytest.mark.parametrize("standby", [False, True])
-@pytest.mark.parametrize("partitions", [1, 2, 5])
-def test_an_unbind_and_a_disconnect_have_the_same_effect(partitions: int, standby: bool) -> None:
-    left, silent = balanced(partitions, 1), balanced(partitions, 1)
-    for group in (left, silent):
-        for name in "bc" if standby else "":
-            group.bind(name)
-            group.settle()
-    assert left.unbind("a") == silent.expire("a")
-    assert left.state == silent.state
-    assert left.sleep(DELAY_S) == silent.sleep(DELAY_S)
-    assert left.sleep(HANDOFF_S) == silent.sleep(HANDOFF_S)
-    assert left.state == silent.state
+@histories(TOLD)
+def test_an_unbind_and_a_disconnect_have_the_same_effect(lines: list[str]) -> None:
+    """All of this is so, too, where those who fell silent say that they go, and the other way round."""
+    other = {"unbind": "expire", "expire": "unbind"}
+    run([re.sub(r"\b(unbind|expire)\b", lambda found: other[found[0]], line) for line in lines])
