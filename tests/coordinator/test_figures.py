@@ -86,9 +86,9 @@ class Scraped:
         """
         flow = self.world.flow("a")
         self.world.settle()
-        for partition, end in enumerate(self.publish(publishes)):
-            assert flow.deliver(partition, end)
-            flow.acknowledge(partition, end // 4 if left is None else end - left)
+        for number, end in enumerate(self.publish(publishes)):
+            assert flow.deliver(number, end)
+            flow.acknowledge(number, end // 4 if left is None else end - left)
         self.world.run(2)
         return flow
 
@@ -216,22 +216,22 @@ A, B, FENCED = "owned a1@1", "owned b1@2", "fencing a1@1 b1@2"
 @pytest.mark.parametrize(
     ("steps", "drained_s", "bound", "ended"),
     [
-        (f"0 {A}, 10 paused a1@1 b1, 12 {FENCED}, 12.5 {B}", 12.0, "ab", (Outcome.DRAINED, 2.5)),
-        (f"0 {A}, 10 paused a1@1 b1, 19 {FENCED}, 19.5 {B}", 0.0, "ab", (Outcome.FORCED, 9.5)),
-        (f"0 {A}, 10 paused a1@1 b1, 12 {FENCED}, 12.5 {B}", 0.0, "b", (Outcome.LOST, 2.5)),
-        (f"0 {A}, 10 paused a1@1 b1, 12 {FENCED}, 12.5 {B}", 0.0, "ab", (Outcome.OTHER, 2.5)),
-        (f"0 {A}, 10 paused a1@1 b1, 11 {A}", 0.0, "ab", (Outcome.KEPT, 1.0)),
+        (f"0 {A}, 5 paused a1@1 b1, 7 {FENCED}, 7.5 {B}", 7.0, "ab", (Outcome.DRAINED, 2.5)),
+        (f"0 {A}, 5 paused a1@1 b1, 9 {FENCED}, 9.5 {B}", 0.0, "ab", (Outcome.FORCED, 4.5)),
+        (f"0 {A}, 5 paused a1@1 b1, 7 {FENCED}, 7.5 {B}", 0.0, "b", (Outcome.LOST, 2.5)),
+        (f"0 {A}, 5 paused a1@1 b1, 7 {FENCED}, 7.5 {B}", 0.0, "ab", (Outcome.OTHER, 2.5)),
+        (f"0 {A}, 5 paused a1@1 b1, 6 {A}", 0.0, "ab", (Outcome.KEPT, 1.0)),
         (f"0 {A}, 12 {FENCED}, 12.5 {B}", 0.0, "ab", (Outcome.FORCED, 0.5)),
         (f"0 {A}, 12 {FENCED}, 12.5 {B}", 0.0, "b", (Outcome.LOST, 0.5)),
         # A third flow gets it after the first pause began.
         (
-            f"0 {A}, 10 paused a1@1 b1, 11 {FENCED}, 12 fencing a1@1 c1@3, 14 owned c1@3",
-            *(11.0, "ab", (Outcome.DRAINED, 4.0)),
+            f"0 {A}, 5 paused a1@1 b1, 6 {FENCED}, 7 fencing a1@1 c1@3, 9 owned c1@3",
+            *(6.0, "ab", (Outcome.DRAINED, 4.0)),
         ),
         # No handoffs: what was nobody's, what comes back to its flow, what was removed.
         (f"0 {A}, 1 fencing a1@1 -@2, 2 free -@2, 3 fencing -@2 b1@3, 4 owned b1@3", 0.0, "ab", None),
         (f"0 {A}, 1 fencing a1@1 a1@1, 2 {A}", 0.0, "ab", None),
-        (f"0 {A}, 10 paused a1@1 b1, 11 gone", 0.0, "ab", None),
+        (f"0 {A}, 5 paused a1@1 b1, 6 gone", 0.0, "ab", None),
     ],
 )
 def test_each_way_through_the_table_has_its_outcome(
