@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
 from partq_spark.objects.azure_access import CONNECTION_STRING
-from tests.group.ownership.conftest import KEY, a_record, together
+from tests.group.ownership.conftest import KEY, a_record
 from tests.group.ownership.redis_servers import an_object_store
 from tests.support.servers import Azurite, RedisServer
 
@@ -113,7 +114,8 @@ def test_many_at_once_agree_on_an_id_by_whatever_path_they_reach_the_store(tmp_p
     (tmp_path / "mounted").symlink_to(tmp_path / "store")
     assert known_id(store) is None
     found = [store_id(an_object_store())]
-    together(lambda n: found.append(store_id(open_store(f"file://{tmp_path}/{('store', 'mounted')[n % 2]}"))), 8)
+    with ThreadPoolExecutor(8) as pool:
+        found += pool.map(lambda n: store_id(open_store(f"file://{tmp_path}/{('store', 'mounted')[n % 2]}")), range(8))
     other, made = found[0], known_id(store)
     assert found[1:] == [made] * 8
     assert re.fullmatch("[0-9a-f]{16}", made or "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -44,26 +43,6 @@ def last_beat(store: Ownership, key: GroupKey, flow: str = "billing-1") -> Beat 
 def delivery(delivered: int, acknowledged: int = 0, epoch: int = 1) -> Delivery:
     """How far a flow is."""
     return Delivery(epoch=epoch, delivered=delivered, acknowledged=acknowledged)
-
-
-def together(action: Callable[[int], None], count: int) -> None:
-    """`action(0)`, `action(1)` … in so many threads, released at once; fails if one does."""
-    barrier = threading.Barrier(count)
-    failed: list[BaseException] = []
-
-    def run(which: int) -> None:
-        try:
-            barrier.wait(10)
-            action(which)
-        except BaseException as error:  # noqa: BLE001 - shown to the test
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(which,)) for which in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failed, failed
 
 
 RECORD = a_record()

@@ -9,7 +9,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Self
 
 from partq_spark.group.documents.redis import RedisDocuments
@@ -126,25 +126,20 @@ def open_redis(
 
 
 class Line:
-    """A TCP line to a port of this machine; `cut` decides, by what was sent, whether its answer is lost."""
+    """A TCP line to a port of this machine, which may lose an answer."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self.port: int = self._listener.getsockname()[1]
-        self.cut: Callable[[bytes], bool] = lambda _: False
+        self._marker: bytes | None = None
         self.cuts = 0
         self.requests = 0
 
     def cut_next(self, marker: bytes) -> None:
         """Lose the answer to the next request that contains `marker`, and end its connection."""
-        left = [1]
-
-        def once(data: bytes) -> bool:
-            return marker in data and bool(left) and left.pop() == 1
-
-        self.cut = once
+        self._marker = marker
 
     def __enter__(self) -> Self:
         self._accepting.start()
@@ -168,7 +163,8 @@ class Line:
             for end, data in _arriving(client, server):
                 if end is client:
                     self.requests += 1
-                    cutting = cutting or self.cut(data)
+                    if self._marker is not None and self._marker in data:
+                        self._marker, cutting = None, True
                     server.sendall(data)
                 elif cutting:  # the server has done it: this is its answer
                     self.cuts += 1
