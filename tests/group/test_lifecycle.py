@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group import deleting, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import Remains, require_no_flow
@@ -20,9 +20,7 @@ from partq_spark.log import admin
 from partq_spark.log.model import MAX_PARTITIONS
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Document, ObjectStore
-from partq_spark.objects.register import MAX_TRIES
 from tests.group.ownership.conftest import KEY, a_record
-from tests.group.test_checkpoints import Loss, Lossy
 from tests.log.queues import once
 from tests.objects.conftest import memory_store
 from tests.support.ownership import MemoryOwnership, OwnershipServer
@@ -175,18 +173,6 @@ def test_as_many_partitions_as_a_queue_may_have(store: ObjectStore, partitions: 
     for number in range(MOST_ENDS):
         of_flow(store).note(f"{number:032x}", partitions, "q")
     assert of_flow(store).of(f"{0:032x}") == set(partitions)
-
-
-@pytest.mark.parametrize("losses", [["answer"] * MAX_TRIES, ["request"] * MAX_TRIES], ids=["settled", "told"])
-def test_an_unknown_outcome_is_settled_by_reading_and_what_cannot_be_written_is_told(
-    store: ObjectStore, losses: list[Loss]
-) -> None:
-    away = Lossy(store)
-    away.losses.extend(losses)
-    told = pytest.raises(Unavailable, match=r"missed/left could not be swapped in 8 tries")
-    with nullcontext() if losses[0] == "answer" else told:
-        of_flow(away).note("end", [1], "q")
-    assert of_flow(store).of("end") == ({1} if losses[0] == "answer" else set())
 
 
 @pytest.mark.parametrize("key", ["ends", "queue_id"])

@@ -21,7 +21,6 @@ from partq_spark.group.documents.api import (
     Audience,
     DocumentOperation,
     Documents,
-    Found,
     Listing,
     Load,
     Names,
@@ -182,16 +181,6 @@ def test_of_many_that_swap_one_version_one_wins(opening: Open) -> None:
             swaps = [pool.submit(user.ask, KEY, Swap("leader", body, expected)) for user, body in asked]
         (expected,) = [token for swap in swaps if (token := swap.result()[0])]
         assert users[0].ask(KEY, Load("leader", known=expected)) == (UNCHANGED,)
-
-
-def test_large_values_and_many_documents_are_kept(opening: Open) -> None:
-    writer, reader = opening(None), opening(None)
-    body = b'{"x":"' + b"\\u00e9" * 50_000 + b'"}'
-    swaps = [Swap(f"ownership/{number}", FIELDS, None, optional=True) for number in range(100)]
-    assert all(writer.ask(KEY, Swap("state", body, None), *swaps))
-    state, found = reader.ask(KEY, Load("state"), Listing("ownership"))
-    assert isinstance(state, Found)
-    assert (state.value, len(list(found))) == (body, 100)
 
 
 def test_all_users_see_one_life_and_a_place_that_a_person_finds(opening: Open) -> None:

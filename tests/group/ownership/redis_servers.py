@@ -135,7 +135,6 @@ class Line:
         self.port: int = self._listener.getsockname()[1]
         self._marker: bytes | None = None
         self.cuts = 0
-        self.requests = 0
 
     def cut_next(self, marker: bytes) -> None:
         """Lose the answer to the next request that contains `marker`, and end its connection."""
@@ -162,7 +161,6 @@ class Line:
         with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as server:
             for end, data in _arriving(client, server):
                 if end is client:
-                    self.requests += 1
                     if self._marker is not None and self._marker in data:
                         self._marker, cutting = None, True
                     server.sendall(data)

@@ -4,7 +4,7 @@ between two requests, a heartbeat lands late, or a process ends half-way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -23,11 +23,14 @@ from tests.group.ownership.conftest import (
     KEY,
     RECORD,
     a_record,
+    begin,
     delivery,
     last_beat,
     token_of,
+    verbs,
 )
 from tests.group.ownership.redis_servers import an_object_store
+from tests.group.test_checkpoints import Lossy
 from tests.log.queues import lost, once
 from tests.objects.conftest import azure_store
 from tests.support.ownership import in_objects
@@ -50,24 +53,6 @@ class Recorded(Hooked):
 
     def user(self) -> Ownership:
         return in_objects(self)
-
-    def once(self, kind: str, name: str, act: Callable[[], object]) -> None:
-        """`act` happens before the next such request."""
-
-        def step_in(found_kind: str, found_name: str) -> None:
-            if found_kind == kind and found_name.startswith(name):
-                self.before = None
-                act()
-
-        self.before = step_in
-
-    def lose(self, kind: str, name: str) -> None:
-        """The next such request does not arrive."""
-
-        def fail() -> None:
-            raise Unavailable("it is on its way (test)")
-
-        self.once(kind, name, fail)
 
 
 @pytest.fixture
@@ -187,7 +172,7 @@ def test_a_reader_that_meets_a_bind_follows_it(
     """Between the heartbeat and the record, another instance binds and removes its predecessor's record."""
     second = a_record()
     flow.unbind(KEY, "billing-1", ME)
-    recorded.once("load", f"flows/billing-1/{ME}", lambda: flow.bind(KEY, second, replaces=last_beat(flow, KEY)))
+    recorded.before = once("load", ME, lambda: flow.bind(KEY, second, replaces=last_beat(flow, KEY)))
     assert read(leader) == second
 
 
@@ -199,13 +184,13 @@ def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(
     """
 
     def beat_twice() -> None:
-        recorded.lose("swap", "beats/billing-1")
+        recorded.before = once("swap", "beats/billing-1", lost)
         with pytest.raises(Unavailable):
             flow.beat(KEY, "billing-1", ME)
         flow.beat(KEY, "billing-1", ME)
         assert leader.read_flows(KEY)["billing-1"].deliveries == {}
 
-    recorded.once("swap", "flows/", beat_twice)
+    recorded.before = once("swap", ME, beat_twice)
     assert flow.deliver(KEY, "billing-1", ME, {1: delivery(99, 50)}, state_token="t1")
     assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(99, 50)}
 
@@ -237,39 +222,26 @@ def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded, l
     """It comes between the reading of the lease and the next renewal."""
     line, late = recorded.user(), replace(LEASE, beat=1)
     leader.take_lease(KEY, LEASE, expected=None)
-    recorded.lose("swap", "leader")
+    recorded.before = once("swap", "leader", lost)
     with pytest.raises(Unavailable):
         leader.renew_lease(KEY, late)
-    recorded.once("swap", "leader", lambda: line.renew_lease(KEY, late))
+    recorded.before = once("swap", "leader", lambda: line.renew_lease(KEY, late))
     leader.renew_lease(KEY, replace(LEASE, beat=2))
     found = line.read_lease(KEY)
     assert found is not None
     assert found.lease.beat == 2
 
 
-@pytest.mark.parametrize("refused", ["swap", "load"])
-def test_a_beat_that_counts_was_written_since_its_call_began(
-    recorded: Recorded, flow: Ownership, leader: Ownership, refused: str
-) -> None:
+def test_a_beat_that_counts_was_written_since_its_call_began() -> None:
     """Else the flow takes itself for alive for longer than others who watch its heartbeat."""
-    held: list[Callable[[], object]] = []
-    name, swap = f"{FOLDER}beats/billing-1", recorded.store.swap
-
-    def late(found: str, content: Mapping[str, str], *, expected: str | None) -> str:
-        if found != name or held:
-            return swap(found, content, expected=expected)
-        held.append(lambda: swap(found, content, expected=expected))
-        raise Unavailable("no answer came (test)")
-
-    recorded.store.swap = late  # type: ignore[method-assign, assignment]
-    with pytest.raises(Unavailable):
-        flow.beat(KEY, "billing-1", ME)
-    recorded.lose(refused, "flows/")
-    if refused == "load":  # nobody knows the record either
-        flow._own[KEY, "billing-1"].doubt()
-    with pytest.raises(Unavailable):
-        flow.report(KEY, "billing-1", ME, {1: delivery(1)})
-    held[0]()
+    away = Lossy(an_object_store())
+    flow, leader = in_objects(away), in_objects(away)
+    begin(flow)
+    away.losses.extend(["late", "request"])
+    for name in ("beat", "report"):
+        with pytest.raises(Unavailable):
+            verbs(flow)[name]()
+    away.late.popleft()()
     landed = leader.read_beats(KEY)["billing-1"].token
     flow.beat(KEY, "billing-1", ME)
     assert leader.read_beats(KEY)["billing-1"].token != landed

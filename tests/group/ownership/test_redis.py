@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
-from partq_spark.group.model import Lease, OwnershipRecord
+from partq_spark.group.model import Lease
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
 from tests.group.ownership.conftest import KEY, ME, a_record, begin, delivery, last_beat, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, Line, Pair, command, open_redis
@@ -271,44 +271,6 @@ def test_an_answer_that_is_lost_is_unknown_and_settled_by_reading_or_repeating(
         lost(b"swap", lambda: far.take_lease(KEY, LEASE, expected=None))
         lost(b"swap", lambda: far.renew_lease(KEY, replace(LEASE, beat=1)))
         assert far.renew_lease(KEY, replace(LEASE, beat=2)).state_token == "t2"
-        far.close()
-
-
-@pytest.mark.conformance("OWN-02")
-def test_a_claim_whose_answer_is_lost_counts_as_not_claimed(
-    server: RedisServer, store: Ownership, caplog: pytest.LogCaptureFixture
-) -> None:
-    claims = [OwnershipRecord(key=KEY, partition=p, owner=None, epoch=1, version="", modified="") for p in range(3)]
-    store.claim_ownership([claims[0]])  # Redis knows the script
-    with Line(server.port) as line:
-        far = open_redis(server, port=line.port)
-        far.incarnation()
-        line.cut_next(b"EVALSHA")
-        assert far.claim_ownership(claims[1:]) == {}
-        assert line.cuts == 1
-        assert "count as not claimed" in caplog.text
-        found = far.list_ownership(KEY)
-        assert sorted(found) == [0, 1, 2]
-        assert sorted(far.claim_ownership([found[1]])) == [1]
-        far.close()
-
-
-def test_how_many_round_trips_a_call_takes(server: RedisServer, store: Ownership) -> None:
-    """A heartbeat and a leader's look are one, a delivery or a report two, beside the first that read something."""
-    begin(store)
-    with Line(server.port) as line:
-        far = open_redis(server, port=line.port)
-        far.incarnation()
-        far.take_lease(KEY, LEASE, expected=None)
-        calls = verbs(far) | {"swap_state": lambda: far.swap_state(KEY, b"{}", token="t1", expected="t1")}
-        most = {"read_flows": 2, "deliver": 2, "report": 2, "note": 2}
-        wanted = ("read_state", "swap_state", "read_flows", "read_flow", "read_beats", "beat", *most)
-        for name in (*wanted, "read_lease", "renew_lease", "list_ownership", "claim_ownership", "announce"):
-            if name in ("beat", "deliver"):
-                far.beat(KEY, "billing-1", ME)
-            before = line.requests
-            calls[name]()
-            assert line.requests - before <= most.get(name, 1), name
         far.close()
 
 
