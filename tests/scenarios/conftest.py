@@ -33,7 +33,7 @@ def stage(staged: Staged) -> Stage:
 @pytest.fixture
 def single(staged: Staged) -> Stage:
     """One partition, and a sidecar that waits for long before it gives it to somebody else."""
-    return staged(partitions=1, delay_s=30.0)
+    return staged(partitions=1, rebalance_delay_s=30.0)
 
 
 @pytest.fixture

@@ -43,25 +43,10 @@ FOLDER: Final = f"default/{QUEUE}/{GROUP}/"
 class Stage:
     """A queue of `partitions` in one store, and whoever a scenario lets live beside it."""
 
-    def __init__(
-        self,
-        *,
-        partitions: int = 2,
-        delay_s: float = 0.0,
-        handoff_s: float = 3.0,
-        paid: bool = False,
-        session_s: float = 10.0,
-    ) -> None:
-        plan = Plan(
-            partitions=partitions,
-            rebalance_delay_s=delay_s,
-            max_handoff_time_s=handoff_s,
-            paid=paid,
-            session_timeout_s=session_s,
-            way_us=0,
-            ownership="store",
-        )
-        self.world = world = World(plan)
+    def __init__(self, **plan: Any) -> None:
+        """`plan`: what is not as it is here."""
+        settings: dict[str, Any] = {"rebalance_delay_s": 0.0, "session_timeout_s": 10.0, "way_us": 0, **plan}
+        self.world = world = World(Plan(**settings))
         journey = Journey(world.machine, Weather(way_us=0), lambda _: None)
         self.line = world.road = Line(world.store, world.machine, journey)
         self.coordinator: Coordinator  # the newest
@@ -77,12 +62,9 @@ class Stage:
         self._exits.enter_context(world.machine.in_place())
         self._exits.callback(world.scheduler.end)
         self._person = world.machine.host_of(world.scheduler.process("person", origin_s=50.0))
-        plan = world.plan
-        self.create(
-            partitions=plan.partitions,
-            rebalance_delay_s=plan.rebalance_delay_s,
-            max_handoff_time_s=plan.max_handoff_time_s,
-        )
+        names = ("partitions", "rebalance_delay_s", "max_handoff_time_s")
+        settings = {name: getattr(world.plan, name) for name in names}
+        self.begin(partial(partq.create_queue, QUEUE, store=world.url, **settings)).result()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,9 +109,6 @@ class Stage:
         """What a person does with the queue, until it is done."""
         found: T = self.begin(lambda: call(self.world.queue())).result()
         return found
-
-    def create(self, **settings: Any) -> None:
-        self.begin(partial(partq.create_queue, QUEUE, store=self.world.url, **settings)).result()
 
     def publish(self, *counts: int) -> None:
         """So many messages to each partition, in one publish."""
@@ -220,18 +199,14 @@ class Stage:
         found: Any = self.world.store.load(name)
         self.world.store.swap(name, change(found), expected=found.etag)
 
-    def wipe(self, folder: str) -> None:
-        """Nothing lies there any more."""
-        for name in [name for name in self.world.store._objects if name.startswith(folder)]:
-            del self.world.store._objects[name]
-
     def copy(self, folder: str) -> Callable[[], None]:
         """What lies there now; called, it is put back, and nothing else is there."""
         objects = self.world.store._objects
         kept = {name: each for name, each in objects.items() if name.startswith(folder)}
 
         def put_back() -> None:
-            self.wipe(folder)
+            for name in [name for name in objects if name.startswith(folder)]:
+                del objects[name]
             objects.update(kept)
 
         return put_back
@@ -287,10 +262,6 @@ class Step:
         while not self.is_done:
             assert self._stage.now_us < until_us, f"it is not done within {within_s:g} s"
             self._stage.run(STEP_US)
-        return self.found()
-
-    def found(self) -> Any:
-        """When it is done."""
         if self._error is not None:
             raise self._error
         return self._found

@@ -145,7 +145,7 @@ def test_a_reader_that_is_replaced_within_a_batch_gives_it_out_again(single: Sta
 
 @pytest.mark.conformance("SEQ-01", "HAN-02")
 def test_a_handoff_ends_as_soon_as_the_application_has_acknowledged(staged: Staged) -> None:
-    stage = staged(handoff_s=60.0)
+    stage = staged(max_handoff_time_s=60.0)
     first, application = joined(stage)
     stage.publish(5, 5)
     first.trigger()

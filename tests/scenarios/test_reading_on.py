@@ -13,7 +13,7 @@ from tests.scenarios.stage import OWNERSHIPS, Stage, Staged, delivered
 
 @pytest.mark.conformance("CHK-06")
 def test_a_run_that_finds_nothing_new_acknowledges_the_one_before_also_after_a_late_answer(staged: Staged) -> None:
-    stage = staged(delay_s=3.0)
+    stage = staged(rebalance_delay_s=3.0)
     coordinator = stage.coordinator
     query = stage.query(checkpointInterval="1h").begun(2, 2)
     query.trigger()
@@ -26,7 +26,7 @@ def test_a_run_that_finds_nothing_new_acknowledges_the_one_before_also_after_a_l
 
 
 def test_available_now_waits_for_its_share_and_ends_as_a_standby(staged: Staged) -> None:
-    stage = staged(delay_s=4.0)
+    stage = staged(rebalance_delay_s=4.0)
     first, second, third = (stage.query(name) for name in ("first", "second", "third"))
     first.begun().run()
     stage.until(lambda: len(first.partitions) == 2)

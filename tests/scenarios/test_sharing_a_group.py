@@ -203,7 +203,7 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged:
 def test_a_handoff_waits_for_the_batch_that_is_planned_and_the_other_partition_is_delivered_meanwhile(
     staged: Staged,
 ) -> None:
-    stage = staged(handoff_s=20.0)
+    stage = staged(max_handoff_time_s=20.0)
     first = stage.query().begun(3, 3).plan()
     second = stage.query().begun().run()
     stage.sleep(3.0)
@@ -220,7 +220,7 @@ def test_a_handoff_waits_for_the_batch_that_is_planned_and_the_other_partition_i
 @pytest.mark.conformance("HAN-10")
 def test_a_partition_that_went_and_came_back_during_a_batch_is_not_acknowledged_by_it(staged: Staged) -> None:
     """The flow has it again at a higher epoch, and what another was given of it meanwhile comes again."""
-    stage = staged(handoff_s=1.0)
+    stage = staged(max_handoff_time_s=1.0)
     first = stage.query("first", checkpointInterval="0s").begun(4, 4).plan()
     first.deliver()
     second = stage.query("second").begun()
