@@ -71,21 +71,6 @@ def test_compact_says_what_it_did_and_leaves_the_messages_as_they_were(orders: P
     assert orders.browse("orders", "--limit", 1)[0] == before[2]
 
 
-# --- quota ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_queue_refuses_to_publish_and_says_what_to_do(orders: Partq) -> None:
-    line = json_lines([{"value": "x"}])
-    orders("queue", "alter", "orders", "--quota-bytes", 1)
-    orders("publish", "orders", "--publish-id", "one", stdin=line)
-    message = orders.error("publish", "orders", stdin=line)
-    assert "its quota is 1" in message
-    assert "partq queue alter orders --quota-bytes N" in message
-    assert orders("publish", "orders", "--publish-id", "one", stdin=line).stdout.startswith("Already published")
-    orders("queue", "alter", "orders", "--quota-bytes", "none")
-    orders("publish", "orders", stdin=line)
-
-
 # --- collect ----------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -55,29 +55,27 @@ def test_csv_is_read_by_the_types_of_the_columns_and_what_browse_prints_is_read_
     for name in ("rows.csv", "rows.csv.gz"):
         said = rows("publish", "orders", "--file", written(tmp_path / name, CSV)).stdout
         assert said.startswith("Published 2 messages from ")
-    printed = "".join(rows("browse", "orders", "--json", "--limit", 2).stdout)
+    printed = rows("browse", "orders", "--json", "--limit", 2).stdout
     first = json.loads(printed.splitlines()[0])
-    assert first.pop("_metadata").keys() == {"partition", "offset", "timestamp"}
-    assert first == {
-        "id": 1,
-        "name": 'tea, "green"',
-        "total": "12.50",
-        "ok": True,
-        "small": -5,
-        "x": 1e-07,
-        "f": 0.5,
-        "at": "2026-11-20T08:30:00.250000Z",
-        "wall": "2026-11-20T08:30:00.000000",
-        "day": "2026-11-20",
-        "raw": "AP8=",
-        "tags": ["a", None],
-        "who": {"a": 1, "b": "2026-01-01"},
-        "m": {"1": 0.5, "2": None},
-    }
+    assert (first["total"], first["at"], first["raw"]) == ("12.50", "2026-11-20T08:30:00.250000Z", "AP8=")
     rows("publish", "orders", stdin=printed)
     rows("publish", "orders", "--file", written(tmp_path / "rows.jsonl", printed))
     (row, empty), others = values(rows)[:2], values(rows)[2:]
-    assert (row["total"], row["wall"], row["raw"]) == (Decimal("12.50"), datetime(2026, 11, 20, 8, 30), b"\0\xff")  # noqa: DTZ001
+    wall = datetime(2026, 11, 20, 8, 30)  # noqa: DTZ001
+    assert list(row.values()) == [
+        *(
+            1,
+            'tea, "green"',
+            Decimal("12.50"),
+            True,
+            -5,
+            1e-07,
+            0.5,
+            wall.replace(microsecond=250_000, tzinfo=UTC),
+            wall,
+        ),
+        *(wall.date(), b"\0\xff", ["a", None], {"a": 1, "b": date(2026, 1, 1)}, {1: 0.5, 2: None}),
+    ]
     assert empty == {**dict.fromkeys(row), "id": 2}
     assert others == [row, empty] * 3
 

@@ -100,28 +100,6 @@ def test_poll_gives_none_when_its_time_is_over(make: Make) -> None:
 # --- acknowledging and releasing --------------------------------------------------------------------------------------
 
 
-def test_by_hand_nothing_is_acknowledged_but_what_is_said(make: Make) -> None:
-    queue = make(partitions=1)
-    publish(queue, 20)
-    with consuming(queue, acknowledge="manual", max_messages=10) as consumer:
-        first, second = consumer.poll(WAIT_S), consumer.poll(WAIT_S)
-        assert first is not None
-        assert second is not None
-        messages = list(first)
-        assert first.acknowledge(messages[3]) == frozenset()
-        with pytest.raises(partq.Invalid, match="is not in this batch"):
-            first.acknowledge(next(iter(second)))
-    assert lag(queue) == 16
-    with consuming(queue, acknowledge="manual") as consumer:
-        batch = consumer.poll(WAIT_S)
-        assert numbers(batch) == list(range(4, 20))
-        assert batch is not None
-        done = threading.Thread(target=batch.acknowledge)
-        done.start()
-        done.join(WAIT_S)
-    assert lag(queue) == 0
-
-
 @pytest.mark.parametrize(("owner", "broken"), [(RangeReader, "pieces"), (ConsumerProcess, "acknowledge")])
 def test_what_could_not_be_read_or_acknowledged_is_made_by_asking_again(
     make: Make, monkeypatch: pytest.MonkeyPatch, owner: type, broken: str
@@ -161,6 +139,8 @@ def test_a_batch_is_a_table_of_the_columns_that_were_asked_for_and_has_whole_mes
         for name in names:
             assert table.column(name).to_pylist() == [getattr(message, name.lower()) for message in batch]
         assert sorted(numbers(batch)) == list(range(10))
+        with pytest.raises(partq.Invalid, match="is not in this batch"):
+            batch.acknowledge(next(iter(batch))._replace(offset=99))
         assert batch.acknowledge() == frozenset()
 
 

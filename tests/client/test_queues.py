@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -65,31 +64,6 @@ def test_what_the_command_line_shows_the_api_gives(command: Partq, make: Make) -
     assert seen == [
         (each["partition"], each["offset"], each["key"], each["value"]) for each in command.browse("orders")
     ]
-
-
-@pytest.mark.conformance("API-01")
-def test_what_the_command_line_does_the_api_does(command: Partq, make: Make, tmp_path: Path) -> None:
-    queue = make(partitions=1, retention_s=3600)
-    done = queue.alter(partitions=2, retention_s=None, quota_bytes=10**9)
-    assert [(each.setting, each.from_, each.to) for each in done.settings] == [
-        ("retention_s", 3600, None),
-        ("quota_bytes", None, 10**9),
-    ]
-    (tmp_path / "a.csv").write_text("key,value\nann,tea\nbob,pot\n")
-    with queue.publication(publish_id="monday") as publication:
-        publication.add_file(str(tmp_path / "a.csv"))
-        report = publication.commit()
-    assert (report.messages, report.queues[0].published) == (2, True)
-    assert queue.publication(publish_id="monday").is_done
-    queue.create_group("billing", starting="earliest")
-    assert queue.remove_group("billing", force=True).removed
-    assert queue.groups() == ()
-    assert queue.trim({0: 1, 1: 1}).trimmed == queue.describe().partitions[0].earliest + 1
-    assert queue.compact().steps == 0
-    assert queue.collect(grace_s=0).queue == "orders"
-    assert queue.delete().deleted
-    assert partq.list_queues(store=command.url) == ()
-    assert queue.summary() is None
 
 
 # --- the same errors --------------------------------------------------------------------------------------------------

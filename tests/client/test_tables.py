@@ -274,20 +274,3 @@ def test_tables_of_a_library_are_taken_by_its_own_types(make: Make, library: str
     queue, (table, wanted) = typed(make), OWN[library]
     published(queue, table())
     assert rows(queue) == [{**EMPTY, **wanted}]
-
-
-def test_memory_stays_bounded_for_a_table_that_comes_piece_by_piece(make: Make) -> None:
-    queue = typed(make, "id BIGINT, s STRING")
-    before = pa.total_allocated_bytes()
-    most = 0
-
-    def pieces() -> Any:
-        nonlocal most
-        for number in range(100):
-            most = max(most, pa.total_allocated_bytes() - before)
-            yield pa.RecordBatch.from_pydict({"id": [number] * 1000, "s": ["x" * 2000] * 1000})
-
-    schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
-    published(queue, pa.RecordBatchReader.from_batches(schema, pieces()))
-    assert queue.describe().messages == 100_000
-    assert most < 160 * 2**20, "200 MB went through"
