@@ -80,8 +80,6 @@ def test_whether_it_lives_and_can_work_is_told(page: bool, status: Status, alive
             assert code == ready
             assert (json.loads(body)["leading"], json.loads(body).get("problem", "")) == (2, status.problem)
         assert ask(server, "/metrics")[0] == 404, "nobody gave any"
-        if isinstance(server, HealthServer):
-            assert ask(server, "/")[0] == 404
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -97,38 +95,39 @@ CLOSED = {"PARTQ_UI_TOKEN": TOKEN}
 NAMED = {**CLOSED, "PARTQ_UI_HOSTS": "coordinator.prod"}
 
 
+ANYWHERE = ("127.0.0.1", EVERYWHERE)
+WRONG: tuple[dict[str, str], ...] = ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN})
+
+
 @BOTH
 @pytest.mark.conformance("OBS-03")
 @pytest.mark.parametrize(
-    ("reached", "environ", "headers", "code", "words"),
+    ("reached", "environ", "headers", "metrics", "the_page"),
     [
         # This machine, in the format that it accepts.
-        ("127.0.0.1", {}, {"Accept": "text/plain"}, 200, "# text/plain\n"),
+        ("127.0.0.1", {}, {"Accept": "text/plain"}, "200 # text/plain\n", "200 partq queue create NAME"),
         # A page in a browser here that was led to this port.
-        ("127.0.0.1", {}, {"Host": "evil.example"}, 403, "ask localhost or 127.0.0.1"),
+        ("127.0.0.1", {}, {"Host": "evil.example"}, "403 ask localhost or 127.0.0.1", "421 "),
         # Where there is a token it is needed.
-        *(
-            (reached, CLOSED, headers, 401, "PARTQ_UI_TOKEN")
-            for reached in ("127.0.0.1", EVERYWHERE)
-            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN})
-        ),
-        ("127.0.0.1", CLOSED, BEARER, 200, ""),
-        (EVERYWHERE, CLOSED, BEARER, 200, ""),
-        # Where other machines reach it and there is no token nobody gets metrics.
-        (EVERYWHERE, {}, {}, 403, "set PARTQ_UI_TOKEN"),
+        *((reached, CLOSED, wrong, "401 PARTQ_UI_TOKEN", "401 ") for reached in ANYWHERE for wrong in WRONG),
+        *((reached, CLOSED, BEARER, "200 ", "200 ") for reached in ANYWHERE),
+        # Where other machines reach it and there is no token nobody gets anything.
+        (EVERYWHERE, {}, {}, "403 set PARTQ_UI_TOKEN", "404 "),
         # Prometheus may ask by address or by a name that was given.
-        (EVERYWHERE, NAMED, {**BEARER, "Host": "10.0.0.7:8095"}, 200, ""),
-        (EVERYWHERE, NAMED, {**BEARER, "Host": "coordinator.prod:8095"}, 200, ""),
-        (EVERYWHERE, NAMED, {**BEARER, "Host": "evil.example"}, 403, ""),
+        (EVERYWHERE, NAMED, {**BEARER, "Host": "10.0.0.7:8095"}, "200 ", ""),
+        (EVERYWHERE, NAMED, {**BEARER, "Host": "coordinator.prod:8095"}, "200 ", "200 "),
+        (EVERYWHERE, NAMED, {**BEARER, "Host": "evil.example"}, "403 ", "421 "),
     ],
 )
-def test_who_gets_metrics(
-    page: bool, reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
+def test_who_gets_metrics_and_the_page(
+    page: bool, reached: str, environ: dict[str, str], headers: dict[str, str], metrics: str, the_page: str
 ) -> None:
-    """Health is everybody's."""
+    """Code and words. Health is everybody's."""
     with serving(page, metrics=told, reached=reached, environ=environ) as server:
-        found, body = ask(server, "/metrics?name=all", **headers)
-        assert (found, words in body) == (code, True)
+        for path, expected in {"/metrics?name=all": metrics, "/": the_page if page else "404 "}.items():
+            code, _, words = expected.partition(" ")
+            found, body = ask(server, path, **headers)
+            assert not code or (str(found), words in body) == (code, True), path
         host = {"Host": headers["Host"]} if "Host" in headers else {}
         assert ask(server, "/healthz", **host)[0] == ask(server, "/readyz", **host)[0] == 200
 
@@ -156,26 +155,3 @@ def test_what_cannot_be_served_is_named(page: bool) -> None:
             pass
     with pytest.raises(Invalid, match=r"192\.0\.2\.1 cannot be used"), serving(page, host="192.0.2.1"):
         pass
-
-
-# --- the page beside them ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("reached", "environ", "headers", "code", "words"),
-    [
-        ("127.0.0.1", {}, {}, 200, "partq queue create NAME"),
-        ("127.0.0.1", {}, {"Host": "evil.example"}, 421, ""),
-        ("127.0.0.1", CLOSED, {}, 401, "The page needs a token"),
-        ("127.0.0.1", CLOSED, BEARER, 200, ""),
-        (EVERYWHERE, {}, {}, 404, ""),  # other machines reach it and there is no token: no page
-    ],
-)
-def test_who_gets_the_page(
-    reached: str, environ: dict[str, str], headers: dict[str, str], code: int, words: str
-) -> None:
-    with serving(True, reached=reached, environ=environ) as server:
-        found, body = ask(server, "/", **headers)
-        assert (found, words in body) == (code, True)
-        assert isinstance(server, PageServer) == (code != 404)
-        assert ask(server, "/healthz")[0] == 200
