@@ -50,8 +50,8 @@ class Lines(list[tuple[str, str, dict[str, FieldValue]]]):
 class World:
     """One queue with one group, and who takes part."""
 
-    def __init__(self, *, partitions: int = 4, config: QueueConfig | None = None, seed: int = 1) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, *, partitions: int = 4, config: QueueConfig | None = None) -> None:
+        self.rng = random.Random(1)
         self.now_s = 1000.0
         self.log = Lines()
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
@@ -203,23 +203,12 @@ class Coordinator:
 
         self.hook = hook
 
-    def calls(self, verb: str) -> list[float]:
-        """When it made those calls, from now on."""
-        found: list[float] = []
-
-        def hook(called: str) -> None:
-            if called == verb:
-                found.append(self.world.now_s)
-
-        self.hook = hook
-        return found
-
     def step(self) -> float:
         if self.stopped:
             return 1.0
         server = self.world.server
         server.before = self._reached
-        server.after = lambda verb: self._reached(f"{verb} answered")
+        server.after = lambda verb: self.hook(f"{verb} answered")
         try:
             return self.runtime.step(self.facts())
         except Unavailable:
@@ -284,8 +273,6 @@ class HandFlow:
 
     def mapping(self) -> dict[int, int]:
         """What it has at the moment, with epochs."""
-        if self.store.read_state(KEY) is None:
-            return {}
         return {n: p.epoch for n, p in self.world.state().partitions.items() if p.owner == self.owner}
 
     def deliver(self, partition: int, end: int, *, acknowledged: int = 0) -> bool:

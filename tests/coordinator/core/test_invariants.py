@@ -131,25 +131,18 @@ LATE: list[Event] = [
     FlowBound(flow="a", instance="a1"),
     FlowBound(flow="a", instance="a1", mapping={0: 1, 2: 1}),
     FlowUnbound(flow="a", instance="a0"),
-    FlowUnbound(flow="nobody", instance="n1"),
     FlowExpired(flow="b", instance="b2"),
     FlowExpired(flow="nobody", instance="n1"),
     PartitionDrained(partition=0, epoch=1),  # not paused
-    PartitionDrained(partition=2, epoch=0),
     PartitionDrained(partition=2, epoch=2),
     PartitionDrained(partition=4, epoch=1),
     PartitionDrained(partition=5, epoch=1),  # again: it is being fenced already
-    PartitionDrained(partition=99, epoch=1),
     PartitionFenced(partition=0, epoch=1, owner=A),  # again
     PartitionFenced(partition=2, epoch=2, owner=C),  # not asked for yet
     PartitionFenced(partition=4, epoch=2, owner=B),
-    PartitionFenced(partition=4, epoch=1, owner=None),
     PartitionFenced(partition=5, epoch=1, owner=C),
     PartitionFenced(partition=5, epoch=3, owner=C),
     PartitionFenced(partition=5, epoch=2, owner=Owner("c", "c2")),
-    PartitionFenced(partition=5, epoch=2, owner=None),
-    PartitionFenced(partition=99, epoch=2, owner=C),
-    CheckpointAhead(partition=0, epoch=0),
     CheckpointAhead(partition=2, epoch=0),
     CheckpointAhead(partition=5, epoch=1),  # a fence above that is on its way
     CheckpointAhead(partition=99, epoch=9),

@@ -41,7 +41,6 @@ from tests.coordinator.modelcheck.world import (
     Kept,
     World,
     Wrong,
-    check_pending,
     check_step,
     kept,
     world_of,
@@ -272,7 +271,6 @@ class Explorer:
             fences = [action for action in actions if isinstance(action, Fence)]
             around = _asked(around, fences)
             check_step(before, after, event, now_s)
-            check_pending(before, after, fences)
         return Move((event, actions), World(after, around))
 
     # --- the way to a state -------------------------------------------------------------------------------------------

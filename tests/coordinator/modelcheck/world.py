@@ -157,26 +157,6 @@ def wrongs(partition: Partition | int | None, around: Around) -> Iterator[str]:
 # --- what every step of the core must keep, whatever led to it --------------------------------------------------------
 
 
-def check_pending(before: GroupState, after: GroupState, fences: list[Fence]) -> None:
-    """A leader that knows only the state asks for exactly the fences that were asked for when it was decided."""
-    for number, partition in after.partitions.items():
-        if partition is before.partitions.get(number):
-            continue
-        found = [asked(fence) for fence in fences if fence.partition == number]
-        former = before.partitions.get(number)
-        if partition.phase is Phase.FENCING:
-            wanted = Asked(partition.to, partition.to_epoch, partition.owner, partition.epoch)
-            same = former is not None and (former.phase, former.to, former.to_epoch) == (
-                Phase.FENCING,
-                partition.to,
-                partition.to_epoch,
-            )
-            if found[-1:] != ([] if same else [wanted]):
-                raise Wrong(f"asked for {found} where the state waits for {wanted}")
-        elif found:
-            raise Wrong(f"asked for {found} where the state has {partition}")
-
-
 def check_step(before: GroupState, after: GroupState, event: Event, now_s: float) -> None:
     """Epochs only grow, an epoch has one flow, and a living flow loses nothing before it is drained or in time."""
     for sentence in broken_by_change(before, after):
