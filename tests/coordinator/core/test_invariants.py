@@ -1,5 +1,6 @@
 """Every predicate notices what it is there for. Events that come late, twice, or speak of another instance or epoch
-change nothing, and nothing follows. And after whatever happens, in any order, silence leads to rest (REB-15).
+change nothing, and nothing follows. What a new leader does where state and checkpoints differ, or there is no state
+(OWN). And after whatever happens, in any order, silence leads to rest (REB-15).
 """
 
 from __future__ import annotations
@@ -24,36 +25,29 @@ from coordinator.core.events import (
 )
 from coordinator.core.invariants import PREDICATES, broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending
-from partq_spark.group.model import Flow, GroupState, Owner, Partition, PartitionStatus, Phase, RebalanceStatus
-from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, tell
+from partq_spark.group.model import Flow, GroupState, Owner, Partition, PartitionStatus, RebalanceStatus
+from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, histories, partition, run, tell
 from tests.support.properties import examples
 
 A, B, C = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
 
 
-def good() -> GroupState:
-    return Group(4, 2).state
+def having(state: GroupState, *changed: Partition | Flow, **fields: object) -> GroupState:
+    """This state with another partition, another flow, other fields."""
+    partitions = {each.partition: each for each in changed if isinstance(each, Partition)}
+    flows = {each.name: each for each in changed if isinstance(each, Flow)}
+    after = replace(state, partitions={**state.partitions, **partitions}, flows={**state.flows, **flows})
+    return replace(after, **fields)  # type: ignore[arg-type] # any field
 
 
-def paused() -> GroupState:
+def told(lines: str) -> GroupState:
     group = Group(4, 2)
-    group.bind("c")
-    group.sleep(DELAY_S)
+    tell(group, lines, 0)
     return group.state
 
 
-def with_partition(state: GroupState, partition: Partition) -> GroupState:
-    return replace(state, partitions={**state.partitions, partition.partition: partition})
-
-
-def with_flow(state: GroupState, flow: Flow) -> GroupState:
-    return replace(state, flows={**state.flows, flow.name: flow})
-
-
-def one(**fields: object) -> Partition:
-    return replace(Partition(partition=1), **fields)  # type: ignore[arg-type] # any field
-
-
+GOOD, PAUSED = told(""), told("bind c, sleep 5")
+OF_B, OF_C, PAUSE = GOOD.flows["b"], PAUSED.flows["c"], PAUSED.partitions[1]
 FIELDS = "a partition's fields fit its phase"
 ORDER = "partitions are in order, and retired ones are others"
 KNOWN = "flows are known as long as they are named or bound"
@@ -63,33 +57,38 @@ AGES = "bound flows have an order"
 ACTIVE = "active is who is bound and holds something"
 THERE = "who is waited for is there"
 BROKEN: list[tuple[str, GroupState]] = [
-    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=0, owner=A))),
-    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, to=B))),
-    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, removed=True))),
-    (FIELDS, with_partition(paused(), replace(paused().partitions[1], deadline_s=None))),
-    (FIELDS, with_partition(paused(), replace(paused().partitions[1], to=Owner("a", "a9")))),
-    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=3))),
-    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=A, to_epoch=3))),
-    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, deadline_s=1.0))),
-    (FIELDS, with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, removed=True))),
-    (FIELDS, replace(good(), partitions={**good().partitions, 9: Partition(partition=8)})),
-    (FIELDS, with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, stuck="it is damaged"))),
-    (ORDER, replace(good(), partitions=dict(sorted(good().partitions.items(), reverse=True)))),
-    (ORDER, replace(good(), retired={1: 1})),
-    (KNOWN, replace(good(), flows={"a": good().flows["a"]})),
-    (KNOWN, with_flow(good(), Flow(name="z", instance="z1", bound=False, since=1))),
-    (AGES, with_flow(good(), replace(good().flows["b"], since=1))),
-    (AGES, with_flow(good(), replace(good().flows["b"], since=99))),
-    (ACTIVE, with_flow(good(), replace(good().flows["b"], active=False))),
-    (THERE, with_flow(paused(), replace(paused().flows["c"], bound=False))),
-    (THERE, replace(paused(), status=RebalanceStatus.READY)),
-    (TIMERS, replace(good(), holddown_until_s=1.0)),
-    (TIMERS, replace(good(), status=RebalanceStatus.HOLDDOWN)),
-    (TIMERS, replace(good(), trigger=True)),
-    (TIMERS, replace(good(), altered=True)),
-    (SHOWN, with_flow(good(), replace(good().flows["b"], bound=False))),
-    (SHOWN, replace(good(), status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
-    (SHOWN, replace(good(), status=RebalanceStatus.REBALANCING)),
+    *(
+        (FIELDS, having(GOOD, partition(words, 1)))
+        for words in (
+            "owned a1@0",
+            "owned a1@1 b1",
+            "owned a1@1 - removed",
+            "owned a1@1 - stuck",
+            "fencing a1@3 b1@3",
+            "fencing a1@3 a1@3",
+            "fencing a1@3 b1@4 removed",
+        )
+    ),
+    (FIELDS, having(PAUSED, replace(PAUSE, deadline_s=None))),
+    (FIELDS, having(PAUSED, replace(PAUSE, to=Owner("a", "a9")))),
+    (FIELDS, having(GOOD, replace(partition("fencing a1@3 b1@4", 1), deadline_s=1.0))),
+    (FIELDS, replace(GOOD, partitions={**GOOD.partitions, 9: Partition(partition=8)})),
+    (ORDER, replace(GOOD, partitions=dict(sorted(GOOD.partitions.items(), reverse=True)))),
+    (ORDER, having(GOOD, retired={1: 1})),
+    (KNOWN, having(GOOD, flows={"a": GOOD.flows["a"]})),
+    (KNOWN, having(GOOD, Flow(name="z", instance="z1", bound=False, since=1))),
+    (AGES, having(GOOD, replace(OF_B, since=1))),
+    (AGES, having(GOOD, replace(OF_B, since=99))),
+    (ACTIVE, having(GOOD, replace(OF_B, active=False))),
+    (THERE, having(PAUSED, replace(OF_C, bound=False))),
+    (THERE, having(PAUSED, status=RebalanceStatus.READY)),
+    (TIMERS, having(GOOD, holddown_until_s=1.0)),
+    (TIMERS, having(GOOD, status=RebalanceStatus.HOLDDOWN)),
+    (TIMERS, having(GOOD, trigger=True)),
+    (TIMERS, having(GOOD, altered=True)),
+    (SHOWN, having(GOOD, replace(OF_B, bound=False))),
+    (SHOWN, having(GOOD, status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
+    (SHOWN, having(GOOD, status=RebalanceStatus.REBALANCING)),
 ]
 
 
@@ -100,19 +99,18 @@ def test_noticed(name: str, state: GroupState) -> None:
 
 def test_every_predicate_is_shown_to_notice_something() -> None:
     assert {name for name, _ in BROKEN} == set(PREDICATES)
-    assert violations(good()) == ()
-    assert violations(paused()) == ()
+    assert violations(GOOD) == violations(PAUSED) == ()
 
 
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
-        (good(), with_partition(good(), one(phase=Phase.OWNED, epoch=0, owner=A)), "went back from epoch 1 to 0"),
-        (good(), with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=B)), "changed its owner within epoch 1"),
-        (good(), replace(good(), partitions={}, retired={0: 1, 1: 0, 2: 1, 3: 1}), "1 was retired below its epoch"),
-        (good(), replace(good(), binds=0), "binds went back"),
-        (replace(good(), retired={7: 5}), with_partition(good(), Partition(partition=7, epoch=4)), "7"),
-        (replace(good(), retired={7: 5}), with_partition(good(), Partition(partition=7, epoch=5)), None),
+        (GOOD, having(GOOD, partition("owned a1@0", 1)), "went back from epoch 1 to 0"),
+        (GOOD, having(GOOD, partition("owned b1@1", 1)), "changed its owner within epoch 1"),
+        (GOOD, having(GOOD, partitions={}, retired={0: 1, 1: 0, 2: 1, 3: 1}), "1 was retired below its epoch"),
+        (GOOD, having(GOOD, binds=0), "binds went back"),
+        (having(GOOD, retired={7: 5}), having(GOOD, partition("free -@4", 7)), "7"),
+        (having(GOOD, retired={7: 5}), having(GOOD, partition("free -@5", 7)), None),
     ],
 )
 def test_a_change_that_must_not_be(before: GroupState, after: GroupState, sentence: str | None) -> None:
@@ -158,6 +156,114 @@ def test_nothing_changes_while_it_runs_nor_after_the_end(event: Event) -> None:
     group.settle()
     if not isinstance(event, CheckpointAhead | FlowBound):  # of these a later state may know more
         assert decide(group.state, event, group.now_s) == (group.state, ())
+
+
+# --- what a new leader finds ------------------------------------------------------------------------------------------
+
+A2, BS = Owner("a", "a2"), PartitionFenced(partition=0, epoch=6, owner=B)
+
+
+@pytest.mark.conformance("OWN-04")
+@pytest.mark.parametrize(
+    ("held", "mark", "expected"),
+    [
+        ("free -@4", CheckpointMark(epoch=4, owner=None), None),
+        ("free -@4", CheckpointMark(epoch=4, owner=None, rewound=True), None),
+        ("free -@4", None, None),
+        ("free -@4", CheckpointMark(epoch=3, owner=None), None),
+        ("free -@4", CheckpointMark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
+        ("free -@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        ("owned a1@4", CheckpointMark(epoch=4, owner=A), None),
+        ("owned a1@4", CheckpointMark(epoch=4, owner=A, rewound=True), None),
+        ("owned a1@4", CheckpointMark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
+        ("owned a1@4", CheckpointMark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
+        ("owned a1@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        ("owned a1@4", None, CheckpointAhead(partition=0, epoch=4)),
+        ("paused a1@4 b1", CheckpointMark(epoch=4, owner=A), None),
+        ("paused a1@4 b1", CheckpointMark(epoch=5, owner=B), CheckpointAhead(partition=0, epoch=5)),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=4, owner=A), None),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=5, owner=C), None),  # a fence that was given up has landed
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=6, owner=B), BS),
+        (
+            "fencing a1@4 b1@6",
+            CheckpointMark(epoch=6, owner=B, rewound=True),
+            PartitionFenced(partition=0, epoch=6, owner=B),
+        ),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
+        ("fencing a1@4 b1@6", CheckpointMark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
+        # or a rewind: repeated, for what A delivered after it
+        ("fencing a1@4 -@6", CheckpointMark(epoch=6, owner=None), None),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=A), None),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
+        ("fencing a1@4 a2@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+    ],
+)
+def test_difference(held: str, mark: CheckpointMark | None, expected: Event | None) -> None:
+    state = replace(Group(1).state, partitions={0: partition(held)})
+    assert differences(state, {0: mark} if mark else {}) == ((expected,) if expected else ())
+
+
+TOLD = """
+RES-04: a group that nobody has had is ready
+  group 3, 0 flows, fences wait
+  find none -@7 none none none -@3 = Ready; due never; epochs 0 7 0; retired 5@3; reports-lost
+
+OWN-03: who had what was rewound may have delivered more
+  group 3, 0 flows, fences wait
+  find -@7r -@7 = Ready; reports-lost 0
+
+OWN-03: owners in the checkpoints count as unbound for a session timeout and the delay
+  group 3, 0 flows, fences wait
+  find a1@4 b1@2 -@9 = Holddown; due 15; phases owned owned free; epochs 4 2 9; instances a1 b1 -; reports-lost 0 1
+  = known a b; partitions Unbound Unbound Unassigned
+
+OWN-03: flows that still live go on with what they have
+  group 3, 0 flows, fences wait
+  find a1@1 b1@1 b1@1
+  bind a with 0@1: fence 0 a1@1 for a2@1 (reports lost) = Holddown
+  bind b with 1@1 2@1, fence = Ready; instances a2 b2 b2; epochs 1 1 1; handoffs 0
+
+OWN-03: partitions of flows that do not come back go to who does
+  group 3, 0 flows, fences wait
+  find a1@4 b1@2 none
+  bind a with 0@4: fence 0 a1@4 for a2@4 (reports lost)
+  fence, sleep 15: status Rebalancing; fence 1 b1@2 for a2@3 (reports lost); fence 2 nobody@0 for a2@1
+  fence = Ready
+
+OWN-04: a state from an old copy is brought above the checkpoints
+  # Redis has jumped back to when a had both; since then b got partition 1, at epoch 2.
+  group 2, 1 flow
+  ahead 1 2: fence 1 a1@1 for a1@3 (reports lost) = Ready; instances a1 a1; epochs 1 3; reports-lost
+
+OWN-04: a checkpoint that is ahead during a handoff ends the pause
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, ahead 1 5: fence 1 a1@1 for b1@6 (reports lost); tell b1 active
+  # found again before the fence has landed
+  ahead 1 5: nothing
+  ahead 1 6: fence 1 a1@1 for b1@7 (reports lost)
+  fence = owners a b; Ready
+
+OWN-04: a checkpoint of nobody's partition that is ahead
+  group 1, 0 flows, fences wait
+  ahead 0 3: fence 0 nobody@0 for nobody@4 (reports lost)
+  fence = owners -; epochs 4; reports-lost
+  ahead 0 7, bind a: fence 0 nobody@4 for a1@9 (reports lost)
+
+OWN-03: lost reports are remembered until the epoch ends
+  group 2, 1 flow
+  lose-reports: nothing = reports-lost 0 1
+  bind b, sleep 5, sleep 100: fence 1 a1@1 for b1@2 (reports lost); tell b1 active = reports-lost 0
+
+OWN-03: nobody could have reported anything of what nobody has
+  group 1, 0 flows
+  lose-reports: nothing = reports-lost
+"""
+
+
+@histories(TOLD)
+def test_history(lines: list[str]) -> None:
+    run(lines)
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------
