@@ -145,9 +145,6 @@ def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
     grown = Grown(head=empty_head(1))
     for number in range(40):
         grown.publish({0: 2}, BEGIN_US + number)
-    grown.trim((5,))
-    whole = next(ref for ref in grown.head.tree if ref.level > 0)
-    assert grown.head.trimmed_sequence == whole.last_sequence, "what is in there is not looked into"
     grown.trim((2 * 39 + 1,))
     assert grown.head.trimmed_sequence == grown.entries[-2].sequence
     grown.publish({0: 2}, BEGIN_US + 99)
@@ -155,14 +152,10 @@ def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
     assert grown.head.trimmed_sequence == grown.entries[-2].sequence
 
 
-def test_entries_of_any_size_leave_the_head_small() -> None:
-    rng = random.Random(1)
-    grown = Grown(head=empty_head(8), sizes=LogSizes(inline_entries=4, inline_bytes=2_000, fan_out=3))
-    for _ in range(400):
-        grown.publish(dict.fromkeys(sorted(rng.sample(range(8), rng.randint(1, 8))), 1))
+def test_an_entry_that_is_larger_than_the_limit_goes_to_a_chunk_of_its_own() -> None:
     large = Grown(head=empty_head(1000), sizes=LOG_SIZES)
     large.publish(dict.fromkeys(range(1000), 1))
-    assert large.head.entries == (), "larger than the limit, it goes to a chunk of its own"
+    assert large.head.entries == ()
     assert [ref.level for ref in large.head.tree] == [0]
     assert large.walked(tree.view(large.head, {999: (0, 1)})) == large.seen({999: (0, 1)})
 
@@ -279,11 +272,8 @@ WORTH: dict[str, tuple[Sequence[ChunkRef], RunLimits, Sequence[int]]] = {
 def test_what_is_worth_it_is_chosen(refs: Sequence[ChunkRef], within: RunLimits, numbers: Sequence[int]) -> None:
     run = choose(refs, (0, 0), (0, 0), within)
     assert ([] if run is None else [ref.first_sequence for ref in run.refs]) == numbers
-
-
-def test_what_holds_large_and_small_slices_is_no_run_by_itself() -> None:
-    assert fits((INNER,), limits())
-    assert not fits((structs.replace(INNER, coarsest=1000),), limits())
+    # What is to be looked into first is an answer, and no run by itself.
+    assert run is None or fits(run.refs, within) == (run.refs[0].level == 0)
 
 
 @pytest.mark.parametrize(("earliest", "first"), [((32, 32), 1), ((32, 31), 0), ((96, 96), None)])
