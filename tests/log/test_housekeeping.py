@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
-from partq_spark.log import admin, codec, housekeeping, tree
+from partq_spark.log import admin, housekeeping, tree
 from partq_spark.log.groups import remove_group
 from partq_spark.log.housekeeping import GroupPositions, collect, trim
 from partq_spark.log.model import Head
-from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
@@ -24,7 +24,6 @@ from tests.log.queues import (
     everything,
     head_of,
     objects,
-    read,
     read_flat,
     rounds,
     send,
@@ -116,35 +115,6 @@ def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) ->
         old = [sequence for time_us, sequence in in_force if time_us <= world.clock.now_us - GRACE_US]
         assert after.floor.sequence <= max(old, default=0)
     assert queue.head.floor.sequence > 50
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(5))
-def test_nothing_that_can_be_read_is_ever_collected_and_all_else_is(world: World, seed: int) -> None:
-    rng = random.Random(f"collect {seed}")
-    queue = world.create(3)
-    published: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
-    for number in range(60):
-        world.clock.now_us += rng.randrange(20 * HOUR_US)
-        action = rng.random()
-        if action < 0.6:
-            rows = [(f"key {rng.randrange(9)}", b"%d.%d" % (number, row)) for row in range(rng.randint(1, 5))]
-            send(queue, rows, PublishIdentity(writer=f"writer {rng.randrange(30)}", batch=number))
-            for p, mine in read(queue, {p: (len(published[p]), e) for p, e in enumerate(queue.head.next)}).items():
-                published[p] += mine
-        elif action < 0.7:
-            head = queue.refresh()
-            trim(queue, tuple(rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)))
-        elif action < 0.8:
-            abandon(queue, number)
-        else:
-            collect(world.handle())
-        head = queue.refresh()
-        expected = {p: published[p][head.earliest[p] :] for p in range(3) if head.earliest[p] < head.next[p]}
-        assert read(queue) == expected
-        assert housekeeping.reachable(queue, head) <= objects(world)
-    rounds(world, 6, queue)  # two for the floor, two for the marks, one for each that had just begun
-    assert housekeeping.reachable(queue, queue.refresh()) == objects(world)
 
 
 def test_a_blob_that_is_named_again_after_it_was_marked_stays() -> None:
@@ -273,22 +243,6 @@ def test_a_lost_chunk_is_named_and_not_looked_for_without_end_and_nothing_is_del
         use(world.handle(store=hooked))
     assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
     assert before <= objects(world)
-
-
-def test_behind_a_trim_times_and_publishes_are_found_over_what_was_collected(world: World) -> None:
-    world.sizes = LogSizes(inline_entries=2, fan_out=2, head_writers=2)
-    queue = world.numbered(20)
-    trim(queue, (5,))
-    rounds(world, 5)
-    ref = queue.refresh().tree[0]
-    there = {item.name for item in world.store.list(queue.log_folder)}
-    while queue.log_folder + ref.name in there:
-        assert ref.level > 0, "nothing below the root, which stays, was collected"
-        ref = codec.decode_refs(queue.load_chunk(ref), ref)[0]
-    times_us = [piece.time_us for piece in pieces_of(queue, queue.head)]
-    assert queue.offsets_at(0) == (5,)
-    assert [queue.offsets_at(time_us)[0] for time_us in times_us] == list(range(5, 20))
-    assert tree.find_publish(queue.head, 2, queue.load_chunk) is None
 
 
 def pieces_of(queue: QueueLog, head: Head) -> Iterator[Piece]:

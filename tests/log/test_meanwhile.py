@@ -86,7 +86,7 @@ def others(story: Story, publishes: int = 8) -> None:
     for _ in range(publishes):
         story.world.clock.now_us += 1_000_000
         rows = story.rows(3)
-        send(story.world.handle(), rows)
+        send(story.world.handle(), rows, PublishIdentity(writer=f"writer {rows[0][1].decode()}", batch=1))
         story.there += [value for _, value in rows]
 
 

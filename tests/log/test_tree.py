@@ -145,6 +145,9 @@ def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
     grown = Grown(head=empty_head(1))
     for number in range(40):
         grown.publish({0: 2}, BEGIN_US + number)
+    grown.trim((5,))
+    whole = next(ref for ref in grown.head.tree if ref.level > 0)
+    assert grown.head.trimmed_sequence == whole.last_sequence, "what is in there is not looked into"
     grown.trim((2 * 39 + 1,))
     assert grown.head.trimmed_sequence == grown.entries[-2].sequence
     grown.publish({0: 2}, BEGIN_US + 99)
