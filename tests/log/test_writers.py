@@ -131,10 +131,9 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
     hooked.read = reading  # type: ignore[method-assign] # a hook is told no lengths
     assert writers.last_batch(watched, "publish-id:another") is None
     assert read[0] < len(head.writer_pages) * 10_000
-    for number in random.Random(1).sample(range(count), 50):
-        found = writers.last_batch(watched, f"publish-id:import of file {number:09}")
-        assert found is not None
-        assert found.token == f"{number:016x}"
+    found = writers.last_batch(watched, "publish-id:import of file 000004711")
+    assert found is not None
+    assert found.token == f"{4711:016x}"
 
 
 @pytest.mark.usefixtures("small")
