@@ -61,23 +61,23 @@ class Calls:
 
 
 def test_everything_is_synced_before_success(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.create("q/first", b"x")
-    etag = store.swap("q/doc", b'{"n":0}', expected=None)
+    store.create("q/gone", b"x")
+    first, second = (store.swap(f"q/{name}", b'{"n":0}', expected=None) for name in ("doc", "left"))
     calls = Calls(monkeypatch, root)
-    store.create("q/object", b"x")
-    assert calls.seen == ["fsync temporary", "link object", "unlink temporary", "fsync q"]
-    calls.seen.clear()
-    store.swap("q/new", b'{"n":1}', expected=None)
-    assert calls.seen == ["fsync temporary", "link new", "unlink temporary", "fsync q"]
-    calls.seen.clear()
-    etag = store.swap("q/doc", b'{"n":1}', expected=etag)
-    assert calls.seen == ["fsync temporary", "rename doc", "fsync q"]
-    calls.seen.clear()
-    store.remove("q/doc", expected=etag)
-    assert calls.seen == ["unlink doc", "fsync q"]
-    calls.seen.clear()
-    store.delete("q/object")
-    assert calls.seen == ["unlink object", "fsync q"]
+    made: list[tuple[Callable[[], object], list[str]]] = [
+        (lambda: store.create("q/o", b"x"), ["fsync temporary", "link o", "unlink temporary", "fsync q"]),
+        (
+            lambda: store.swap("q/new", b'{"n":1}', expected=None),
+            ["fsync temporary", "link new", "unlink temporary", "fsync q"],
+        ),
+        (lambda: store.swap("q/doc", b'{"n":1}', expected=first), ["fsync temporary", "rename doc", "fsync q"]),
+        (lambda: store.remove("q/left", expected=second), ["unlink left", "fsync q"]),
+        (lambda: store.delete("q/gone"), ["unlink gone", "fsync q"]),
+    ]
+    for act, seen in made:
+        calls.seen.clear()
+        act()
+        assert calls.seen == seen
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -144,36 +144,31 @@ def test_a_creation_that_meets_its_own_link_syncs_its_folder(
     assert bytes(store.read("q/object")) == b"mine"
 
 
-@pytest.mark.parametrize("creating", [True, False])
-def test_a_swap_is_not_found_to_have_come_through_before_its_folder_is_synced(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, creating: bool
+ACTS: dict[str, tuple[Callable[[LocalStore, str], object], str]] = {
+    "swap new": (lambda store, _: store.swap("q/new", b'{"n":2}', expected=None), "q/new"),
+    "swap": (lambda store, etag: store.swap("q/doc", b'{"n":2}', expected=etag), "q/doc"),
+    "remove": (lambda store, etag: store.remove("q/doc", expected=etag), "q/doc"),
+    "delete": (lambda store, _: store.delete("q/first"), "q/first"),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_nothing_is_found_to_have_come_through_before_its_folder_is_synced(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
-    etag = None if creating else store.swap("q/doc", b'{"n":1}', expected=None)
+    """A caller that lost the answer reads, to settle what became of it, or tries again."""
     store.create("q/first", b"x")
-    folder = FailingFolder(monkeypatch, root, failing=3)
-    with pytest.raises(Unavailable, match="q/doc"):
-        store.swap("q/doc", b'{"n":2}', expected=etag)
-    for _ in range(2):  # a caller that lost the answer reads, to settle what became of it
-        with pytest.raises(Unavailable, match=r"q.*EIO"):
-            store.load("q/doc")
-    found = store.load("q/doc")
-    assert isinstance(found, Document)
-    assert found.body == b'{"n":2}'
-    assert (folder.failing, folder.synced) == (0, 1)
-
-
-def test_a_deletion_and_a_removal_are_not_repeated_before_their_folder_is_synced(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     etag = store.swap("q/doc", b'{"n":1}', expected=None)
-    store.create("q/object", b"x")
-    folder = FailingFolder(monkeypatch, root, failing=2)
-    with pytest.raises(Unavailable):
-        store.remove("q/doc", expected=etag)
-    with pytest.raises(Unavailable):  # of the folder, before anything else is done there
-        store.delete("q/object")
-    assert store.delete("q/object") is True
-    assert (folder.failing, folder.synced) == (0, 2)
+    folder, (call, name) = FailingFolder(monkeypatch, root, failing=3), ACTS[act]
+    with pytest.raises(Unavailable, match=name):
+        call(store, etag)
+    with pytest.raises(Unavailable, match=r"q.*EIO"):
+        store.load("q/doc")
+    with pytest.raises(Unavailable, match=r"q.*EIO"):  # of the folder, before anything else is done there
+        store.delete("q/first")
+    found = store.load(name) if act != "delete" else store.delete(name) or None
+    assert (folder.failing, folder.synced) == (0, 1)
+    assert found is None if act in ("remove", "delete") else getattr(found, "body", b"") == b'{"n":2}'
 
 
 def test_a_folder_that_is_gone_is_not_waited_for(

@@ -4,6 +4,7 @@ left alone, hides nothing, stops nothing, and nobody waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -59,12 +60,15 @@ def test_an_idle_look_reads_no_more_than_the_etag(
         lambda data: b"\0" * len(data),
         lambda data: b"{" + data,
         lambda data: data.replace(b"etag", b"gate"),
+        lambda data: data.replace(b'"b"}', b"123}" if b"metadata" in data else b""),  # no text; no end
     ],
 )
-@pytest.mark.parametrize("content", [b'{"a":[1,2]}', {"a": "b"}], ids=["body", "metadata"])
-def test_a_damaged_document_is_corrupt_and_named(
+@pytest.mark.parametrize("content", [b'{"a":"b"}', {"a": "b"}], ids=["body", "metadata"])
+def test_a_damaged_document_is_corrupt_and_named_and_hides_no_other_in_a_listing(
     store: LocalStore, root: Path, content: bytes | dict[str, str], damage: Callable[[bytes], bytes]
 ) -> None:
+    for name in ("a", "z"):
+        store.swap(f"q/{name}", {"offset": name}, expected=None)
     etag = store.swap("q/d", content, expected=None)
     path = root / "q/d"
     path.write_bytes(damage(path.read_bytes()))
@@ -73,14 +77,7 @@ def test_a_damaged_document_is_corrupt_and_named(
     if len(path.read_bytes()) < 45:
         with pytest.raises(Corrupt, match="store/q/d"):
             store.swap("q/d", b"{}", expected=etag)
-
-
-def test_metadata_that_is_not_text_is_corrupt(store: LocalStore, root: Path) -> None:
-    store.swap("d", {"a": "b"}, expected=None)
-    path = root / "d"
-    path.write_bytes(path.read_bytes().replace(b'"b"', b"123"))
-    with pytest.raises(Corrupt, match="text"):
-        store.load("d")
+    assert [dict(info.metadata) for info in store.list("q/")] == [{"offset": "a"}, {}, {"offset": "z"}]
 
 
 @pytest.mark.crash
@@ -111,16 +108,6 @@ def test_an_object_that_is_cut_after_the_look_at_its_length_is_corrupt(
         store.read("q/o")
 
 
-def test_hidden_files_and_a_link_to_itself_are_nobodys_objects(store: LocalStore, root: Path) -> None:
-    store.create("q/a", b"x")
-    (root / "q/.tmp-left").write_bytes(b"y")
-    (root / ".trash").mkdir()
-    (root / ".trash/b").write_bytes(b"z")
-    (root / "loop").symlink_to("loop")
-    assert [info.name for info in store.list("")] == ["q/a"]
-    assert list(store.list_folders("")) == ["q"]
-
-
 def test_an_object_is_not_also_a_folder(store: LocalStore) -> None:
     store.create("q/a", b"x")
     for name in ("q/a/b", "q/a/b/c"):
@@ -138,9 +125,6 @@ def test_an_object_is_not_also_a_folder(store: LocalStore) -> None:
 
 
 NOBODY = 65534
-
-
-FOREIGN = ("Copy of a", "größe", "lost+found", "a~", "#a#", "x" * 201)
 
 
 @pytest.fixture
@@ -168,21 +152,16 @@ def unprivileged() -> Iterator[None]:
 # ---- names that no object has
 
 
-@pytest.mark.parametrize("foreign", FOREIGN)
-def test_a_name_that_no_object_can_have_is_not_listed(store: LocalStore, root: Path, foreign: str) -> None:
+def test_a_name_that_no_object_can_have_is_not_listed(store: LocalStore, root: Path) -> None:
     store.create("q/a", b"x")
-    (root / "q" / foreign).write_bytes(b"somebody else's")
-    (root / foreign / "below").mkdir(parents=True)
-    (root / foreign / "below" / "b").write_bytes(b"somebody else's")
-    assert [info.name for info in store.list("")] == ["q/a"]
+    deep = "/".join(["d" * 190] * 6)  # a longer name than any object has
+    for foreign in ("Copy of a", "größe", "lost+found", "a~", "#a#", "x" * 201, ".tmp-left", ".trash", deep):
+        for folder in (root / "q", root / foreign / "below"):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / foreign.replace("/", "-")[:202]).write_bytes(b"somebody else's")
+    (root / "loop").symlink_to("loop")
     assert list(store.list_folders("")) == ["q"]
-
-
-def test_what_is_listed_can_be_deleted(store: LocalStore, root: Path) -> None:
-    deep = root / "/".join(["d" * 190] * 6)
-    deep.mkdir(parents=True)
-    (deep / "file").write_bytes(b"a longer name than any object has")
-    store.create("q/a", b"x")
+    assert [info.name for info in store.list("")] == ["q/a"]
     assert [store.delete(info.name) for info in store.list("")] == [True]
 
 
@@ -217,26 +196,13 @@ def test_a_folder_that_may_not_be_entered_stops_no_sweep(
 # ---- what is no regular file
 
 
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        here = Path.cwd()
-        os.chdir(path.parent)  # the path of a socket has about 100 bytes
-        try:
-            made.bind(path.name)
-        finally:
-            os.chdir(here)
-
-
-def _device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as made:  # its path has about 100 bytes
+        made.bind(path.name)
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("make", [_pipe, _socket, _device])
+@pytest.mark.parametrize("make", [os.mkfifo, _socket, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_regular_file_is_told_and_not_waited_for(
     store: LocalStore, root: Path, make: Callable[[Path], None]
 ) -> None:
@@ -261,16 +227,3 @@ def test_what_is_no_regular_file_is_told_and_not_waited_for(
     assert [(info.name, dict(info.metadata)) for info in store.list("q/")] == [("q/d", {}), ("q/other", {})]
     assert store.delete("q/d")
     assert isinstance(store.load("q/other"), Document)
-
-
-# ---- one that is damaged
-
-
-def test_one_damaged_document_hides_no_other_in_a_listing(store: LocalStore, root: Path) -> None:
-    for number in range(3):
-        store.swap(f"q/{number}", {"offset": str(number)}, expected=None)
-    path = root / "q/1"
-    path.write_bytes(path.read_bytes()[:-2])
-    assert [dict(info.metadata) for info in store.list("q/")] == [{"offset": "0"}, {}, {"offset": "2"}]
-    with pytest.raises(Corrupt, match="q/1"):
-        store.load("q/1")
