@@ -68,22 +68,6 @@ def test_many_failures_are_no_overflow() -> None:
     assert retry.pause_s(0.0, max) == 5.0
 
 
-def test_a_try_that_ran_into_its_own_time_out_counts() -> None:
-    retry = Retry(first_s=0.1, most_s=1.0, timeout_s=10.0)
-    retry.failed(100.0)
-    assert retry.tried_s(110.0) == 10.0
-    assert retry.pause_s(110.0, max) is None
-
-
-def test_after_a_success_there_is_all_the_time_again() -> None:
-    retry = Retry(first_s=0.1, most_s=1.0, timeout_s=10.0)
-    for at_s in (0.0, 9.0):
-        retry.failed(at_s)
-    retry.succeeded()
-    retry.failed(20.0)
-    assert (retry.tried_s(20.0), retry.pause_s(20.0, max)) == (0.0, 0.1)
-
-
 @pytest.mark.parametrize(("conflict", "expected_s"), [(False, 0.0), (True, 10.0)])
 def test_conflicts_are_no_outage(conflict: bool, expected_s: float) -> None:
     retry = Retry(first_s=0.1, most_s=1.0, timeout_s=0.0, conflicts_s=10.0)

@@ -251,7 +251,7 @@ def test_every_flipped_bit_and_every_missing_end_is_noticed(kind: Kind) -> None:
         assert isinstance(problem_of(kind, document[:length], document), Corrupt), length
 
 
-@pytest.mark.parametrize("version", ["3", '"one"', "null"])
+@pytest.mark.parametrize("version", ["3", '"one"', "null", "true", "1.0"])
 def test_a_newer_format_is_refused_by_name(kind: Kind, version: str) -> None:
     problem = problem_of(kind, kind.of(b'{"format":' + version.encode() + b',"other":1}'))
     assert isinstance(problem, Invalid if kind.name != "here" or kind.kind in {"head", "marks"} else Invalid | Corrupt)
@@ -320,7 +320,9 @@ def test_every_value_of_another_type_or_beyond_its_range_is_refused(kind: Kind) 
     assert [what for what, body in bodies if not is_said(kind, kind.of(body))] == []
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"format":1' + b"0" * 5000 + b"}", b"NaN"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"format":1' + b"0" * 5000 + b"}", b"NaN", b'{"\xed\xa0\x80":0}']
+)
 def test_what_is_no_json_at_all_is_refused(kind: Kind, body: bytes) -> None:
     assert is_said(kind, kind.of(body))
 
