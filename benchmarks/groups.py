@@ -34,7 +34,8 @@ from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
 from partq_spark.group.ownership.encoding import Heartbeat
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import UNCHANGED, ObjectStore, open_store
-from tests.support.servers import RedisServer, die_with_parent, running
+from tests.support.processes import die_with_parent
+from tests.support.servers import RedisServer, running
 
 GROUPS: Final = 200
 FLOWS: Final = 50

@@ -33,7 +33,8 @@ from partq_spark.group.session import Session
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import ObjectStore, open_store
-from tests.support.servers import RedisServer, die_with_parent, running
+from tests.support.processes import die_with_parent
+from tests.support.servers import RedisServer, running
 
 NAMESPACE: Final = "bench"
 NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})

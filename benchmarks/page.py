@@ -27,7 +27,7 @@ from partq_spark.page.sections import Place
 from partq_spark.page.server import Server, listening
 from tests.page import crowd
 from tests.support.browser import COUNT_DRAWS, Tab, browser
-from tests.support.servers import die_with_parent
+from tests.support.processes import die_with_parent
 
 QUEUE: Final = "orders"
 GROUP: Final = "billing"

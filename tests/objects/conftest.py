@@ -25,7 +25,8 @@ from partq_spark.objects.local_folders import FolderLock
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.urls import AzureUrl, parse_url
-from tests.support.servers import Azurite, die_with_parent
+from tests.support.processes import die_with_parent
+from tests.support.servers import Azurite
 
 PAGE_SIZE = 7
 """Small, so that listings have pages."""

@@ -118,8 +118,8 @@ def test_a_line_is_bounded_has_a_gap_where_nobody_looked_and_keeps_its_peaks() -
     assert len(kept) <= history.MOST_POINTS
     assert kept[-1].at_s - kept[0].at_s <= history.KEPT_S
     kept = ()
-    for second in [*range(20), *range(50, 70)]:
-        kept = history.remembered(kept, float(second), 100.0 if second == 60 else 1.0)
+    for tenth in [*range(200), *range(500, 700)]:  # more than there are pixels
+        kept = history.remembered(kept, tenth / 10, 100.0 if tenth == 602 else 1.0)
     drawn = history.line(kept, 70.0)
     assert len(drawn.points) == len(drawn.areas) == 2
     assert any(point.endswith(",4") for point in drawn.points[1].split()), "the peak, at the top"

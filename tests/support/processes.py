@@ -7,8 +7,10 @@ program's log when the program does. Servers (Azurite, Redis) live in `servers`.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +22,6 @@ from typing import Final, Self, TypeVar
 import psutil
 
 from tests.support import jvm
-from tests.support.servers import die_with_parent
 
 T = TypeVar("T")
 
@@ -31,7 +32,14 @@ _END_WAIT_S: Final = 30.0
 _LOOK_S: Final = 0.05
 _COUNT_S: Final = 1.0  # between two counts of a family, which look at every process of the machine
 _LOG_TAIL: Final = 6000
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PASSED_ON: Final = ("PATH", "JAVA_HOME", "LANG", "LC_ALL")
+
+
+def die_with_parent() -> None:
+    """For `preexec_fn`: the kernel kills this child when the thread that started it ends, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -66,7 +74,7 @@ class Program:
         self.name = name
         self.log = folder / f"{name}.log"
         self._command = list(command)
-        self._folder = folder
+        self.folder = folder
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._known: dict[int, psutil.Process] = {}
@@ -90,7 +98,7 @@ class Program:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
-                cwd=self._folder,
+                cwd=self.folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -118,6 +126,11 @@ class Program:
     def code(self) -> int | None:
         """The exit code; None while it runs or was not started."""
         return self._process.poll() if self._process is not None else None
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal for the program itself; nothing where it has ended."""
+        assert self._process is not None, f"{self.name} was not started"
+        self._process.send_signal(number)
 
     def family(self) -> list[psutil.Process]:
         """The program and all its descendants that live, also those seen earlier whose parent has ended since."""

@@ -1,25 +1,21 @@
 """Real servers for tests: Azurite (Azure Blob's emulator), redis-server and Prometheus, on free ports of 127.0.0.1.
 
 Only starting, stopping, freezing and addressing lives here, and the session fixtures `azurite` and `redis_server`,
-which `tests/conftest.py` offers to every suite. Whatever is started here dies with the process that started it, even
-by SIGKILL.
+which `tests/conftest.py` offers to every suite.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +25,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.processes import Program
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 _START_WAIT_S: Final = 30.0
 _STOP_WAIT_S: Final = 10.0
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def free_port() -> int:
@@ -44,18 +40,12 @@ def free_port() -> int:
         return port
 
 
-def die_with_parent() -> None:
-    """For `preexec_fn`: the kernel kills this child when the thread that started it ends, however that ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class Server(ABC):
-    """One server process with a folder of its own. It can be killed and started again on the same port and data."""
+class Server(Program, ABC):
+    """One server with a folder of its own. It can be killed and started again on the same port and data."""
 
     def __init__(self) -> None:
+        super().__init__([], name="server", folder=Path(tempfile.mkdtemp(prefix="partq-test-server-")), environment={})
         self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="partq-test-server-"))
-        self._process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -69,58 +59,38 @@ class Server(ABC):
         """The server's whole environment."""
         return dict(os.environ)
 
-    @property
-    def pid(self) -> int:
-        """The running server's process id."""
-        if self._process is None:
-            raise RuntimeError(f"{type(self).__name__} is not running: call start()")
-        return self._process.pid
-
     def start(self) -> Self:
         """Start and wait until it answers, 30 s at most."""
-        with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(),
-                cwd=self.folder,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from a test's main thread
-            )
-        deadline_s = time.monotonic() + _START_WAIT_S
-        while self._process.poll() is None and time.monotonic() < deadline_s:
-            with contextlib.suppress(OSError):
-                if self.answers():
-                    return self
-            time.sleep(0.02)
-        log_text = (self.folder / "server.log").read_text(errors="replace")[-2000:]
-        self.kill()
-        raise RuntimeError(f"{self.command()[0]} did not answer on port {self.port}: {log_text}")
+        self._command, self._environment = self.command(), self.environment()
+        super().start()
+        try:
+            self.wait_until(self._answers, f"an answer on port {self.port}", _START_WAIT_S)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.answers()
+        return False
 
     def freeze(self) -> None:
         """Keep connections open and answer nothing, until `thaw`."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self.send(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Go on after `freeze`."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End at once, as a crash would; the data stays as it is."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill()
-            process.wait(_STOP_WAIT_S)
+        self.send(signal.SIGCONT)
 
     def shut_down(self) -> None:
         """End in good order, the data as it is; Azurite writes down what it has acknowledged only every 5 s, or now."""
-        if self._process is not None:
+        if self._process is not None and self.code is None:
             self.thaw()
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_WAIT_S)
-            self.kill()
+            self.send(signal.SIGTERM)
+            with contextlib.suppress(AssertionError):
+                self.wait_end(_STOP_WAIT_S)
+        self.kill()
 
     def stop(self) -> None:
         """End in good order and remove the data."""
