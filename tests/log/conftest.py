@@ -1,11 +1,8 @@
-"""An empty store in memory under a clock of its own, and lines for the end of the run."""
+"""An empty store in memory under a clock of its own."""
 
 import pytest
 
 from tests.log.queues import World
-from tests.support.reporting import reporting
-
-report, pytest_terminal_summary = reporting("the message log")
 
 
 @pytest.fixture

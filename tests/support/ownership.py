@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from partq_spark.base.effects import Effects
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
@@ -12,24 +13,6 @@ from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects import ObjectStore
-
-VERBS: Final = (
-    *("incarnation", "read_state", "swap_state", "read_flows", "read_flow", "read_beats", "look_at_flows"),
-    *(
-        "bind",
-        "beat",
-        "deliver",
-        "report",
-        "note",
-        "unbind",
-        "forget_flow",
-        "read_lease",
-        "take_lease",
-        "renew_lease",
-        "release_lease",
-    ),
-    *("list_ownership", "claim_ownership", "announce", "wait_news", "drop_group"),
-)
 
 
 class OwnershipServer(MemoryServer):
@@ -76,8 +59,9 @@ def _hooked(verb: str) -> Callable[..., Any]:
     return call
 
 
-for _verb in VERBS:
-    setattr(MemoryOwnership, _verb, _hooked(_verb))
+for _verb, _ in inspect.getmembers(Ownership, inspect.isfunction):
+    if not _verb.startswith("_") and _verb != "close":
+        setattr(MemoryOwnership, _verb, _hooked(_verb))
 
 
 def in_objects(store: ObjectStore, *, now_s: Callable[[], float] = time.monotonic) -> Ownership:

@@ -1,14 +1,13 @@
-"""Numbers that a person wants to see at the end of a run also when all is well: a fixture and a section for a suite,
-the files that took longest, and with `--seconds FILE` what each file took, for `tests.support.folders`.
+"""At the end of a run, the files that took longest; with `--seconds FILE` what each file took, for
+`tests.support.folders`.
 
-A pytest plugin (loaded by the root conftest) for the latter two. It knows nothing of what the tests do.
+A pytest plugin (loaded by the root conftest). It knows nothing of what the tests do.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -49,24 +48,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     target = config.getoption("seconds")
     config.pluginmanager.register(Costs(None if is_worker(config) else target), "costs")
-
-
-def reporting(title: str) -> tuple[object, Callable[[pytest.TerminalReporter, pytest.Config], None]]:
-    """The fixture `report` and the hook `pytest_terminal_summary` of one suite, to be given these names in its
-    conftest. What its tests report stands under `title`.
-    """
-    lines = pytest.StashKey[list[str]]()
-
-    @pytest.fixture
-    def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-        """Print a line at the end of the run: numbers that a person wants to see also when all is well."""
-        return request.config.stash.setdefault(lines, []).append
-
-    def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-        reported = config.stash.get(lines, [])
-        if reported:
-            terminalreporter.section(title)
-            for line in reported:
-                terminalreporter.write_line(line)
-
-    return report, pytest_terminal_summary
