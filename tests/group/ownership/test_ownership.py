@@ -23,6 +23,7 @@ from tests.group.ownership.redis_servers import an_object_store
 from tests.support.ownership import OwnershipServer, in_objects
 from tests.support.properties import examples
 from tests.support.servers import RedisServer
+from tests.support.way import Hooked
 
 FLOWS = ("billing-1", "billing-2", "billing-20")
 NEIGHBOUR = GroupKey(KEY.namespace, KEY.queue, f"{KEY.group}-2")
@@ -279,7 +280,7 @@ VERBS = (
 
 
 @pytest.mark.conformance("FLO-06", "FLO-08", "OWN-02")
-@pytest.mark.parametrize("kind", ["memory", "objects", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.mark.parametrize("kind", ["memory", "objects", "contradicted", pytest.param("redis", marks=pytest.mark.redis)])
 def test_any_calls_of_several_users_are_answered_as_by_one(kind: str, request: pytest.FixtureRequest) -> None:
     redis: RedisServer | None = request.getfixturevalue("redis_server") if kind == "redis" else None
 
@@ -287,11 +288,18 @@ def test_any_calls_of_several_users_are_answered_as_by_one(kind: str, request: p
     @given(st.integers(0, 2**32))
     def calls(seed: int) -> None:
         server, objects = OwnershipServer(), an_object_store()
+        way, met = Hooked(objects), Random(seed)
+
+        def contradict(verb: str, name: str) -> None:
+            if verb in ("swap", "remove") and met.random() < 0.5:
+                raise Conflict(f"{name}: something in between sent it again, which met its success (test)")
+
+        way.after = contradict if kind == "contradicted" else None
 
         def open_one() -> Ownership:
             if redis is not None:
                 return open_ownership(redis.url, store=objects)
-            return server.open() if kind == "memory" else in_objects(objects)
+            return server.open() if kind == "memory" else in_objects(way)
 
         group = Group(open_one, seed)
         group.users[0].bind(NEIGHBOUR, RECORD, replaces=None)
