@@ -1,16 +1,12 @@
-"""Redis servers with something special about them, raw commands to them, and a line that breaks at the worst moment."""
+"""Redis servers with something special about them, and raw commands to them."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import re
-import selectors
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from typing import Final, Self
+from typing import Final
 
 from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_client import PING_AFTER_S, RedisClient
@@ -101,7 +97,6 @@ class Pair:
 def open_redis(
     server: RedisServer,
     *,
-    port: int | None = None,
     group: GroupKey | None = None,
     call_timeout_s: float = 2.0,
     ping_after_s: float = PING_AFTER_S,
@@ -110,8 +105,8 @@ def open_redis(
     minimum_version: tuple[int, int] | None = None,
     database: int = 0,
 ) -> Ownership:
-    """A store with short time-outs; `port` goes by a proxy."""
-    url = parse_ownership(f"redis://127.0.0.1:{port or server.port}/{database}")
+    """A store with short time-outs."""
+    url = parse_ownership(f"redis://127.0.0.1:{server.port}/{database}")
     assert isinstance(url, RedisUrl)
     client = RedisClient(
         url,
@@ -123,62 +118,3 @@ def open_redis(
         **({} if minimum_version is None else {"minimum_version": minimum_version}),
     )
     return Ownership(RedisDocuments(client, store_id=lambda: STORE_ID, group=group))
-
-
-class Line:
-    """A TCP line to a port of this machine, which may lose an answer."""
-
-    def __init__(self, upstream_port: int) -> None:
-        self._upstream_port = upstream_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self.port: int = self._listener.getsockname()[1]
-        self._marker: bytes | None = None
-        self.cuts = 0
-
-    def cut_next(self, marker: bytes) -> None:
-        """Lose the answer to the next request that contains `marker`, and end its connection."""
-        self._marker = marker
-
-    def __enter__(self) -> Self:
-        self._accepting.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Closing ends no accept that waits: that would take connections of the next socket with the same number.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._accepting.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        cutting = False
-        with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as server:
-            for end, data in _arriving(client, server):
-                if end is client:
-                    if self._marker is not None and self._marker in data:
-                        self._marker, cutting = None, True
-                    server.sendall(data)
-                elif cutting:  # the server has done it: this is its answer
-                    self.cuts += 1
-                    return
-                else:
-                    client.sendall(data)
-
-
-def _arriving(client: socket.socket, server: socket.socket) -> Iterator[tuple[socket.socket, bytes]]:
-    with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
-        for end in (client, server):
-            selector.register(end, selectors.EVENT_READ)
-        while True:
-            for ready, _ in selector.select(60):
-                end = client if ready.fileobj is client else server
-                data = end.recv(1 << 20)
-                if not data:
-                    return
-                yield end, data

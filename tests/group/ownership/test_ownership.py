@@ -315,21 +315,6 @@ def test_any_calls_of_several_users_are_answered_as_by_one(kind: str, request: p
     calls()
 
 
-def test_what_a_former_instance_delivered_before_it_left_is_not_overlooked() -> None:
-    """Between the newcomer's look at the record and its bind: it would count as not delivered."""
-    server = OwnershipServer()
-    former, newcomer = server.open(), server.open()
-    former.swap_state(KEY, b"{}", token="t1", expected=None)
-    former.bind(KEY, RECORD, replaces=None)
-    seen = last_beat(newcomer, KEY)
-    assert former.deliver(KEY, "billing-1", RECORD.instance, {1: delivery(1)}, state_token="t1")
-    former.unbind(KEY, "billing-1", RECORD.instance)
-    for replaces in (seen, None):
-        with pytest.raises(Conflict, match="billing-1"):
-            newcomer.bind(KEY, a_record(), replaces=replaces)
-    assert newcomer.read_flows(KEY)["billing-1"].deliveries == {1: delivery(1)}
-
-
 @pytest.mark.parametrize("name", ["", "a b", "a/b", ".hidden", "ä", "x" * 129, "a\n"])
 def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
     for record in (a_record(name), replace(a_record(), instance=name)):
