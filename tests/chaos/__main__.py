@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cast.reports import DOCUMENT, conclude, filled, folder_of, parser_of, put_section, tell
-from tests.chaos.course import NAME, Course, Mode
-from tests.chaos.outcome import Outcome, outcome_of
+from tests.chaos.course import NAME, Course, Mode, Outcome, outcome_of
 from tests.chaos.run import run
 from tests.chaos.stage import CONSUMERS
 

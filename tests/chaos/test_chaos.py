@@ -17,9 +17,8 @@ from tests.cast.journal import Journal, read_facts
 from tests.cast.publisher import KEYS, key_of
 from tests.cast.verdict import WITHIN_S, judge_group
 from tests.chaos.__main__ import main, told, write_document
-from tests.chaos.course import Course, Mode
+from tests.chaos.course import NO_WORKER, READER_GONE, Course, Mode, kind_of, outcome_of
 from tests.chaos.faults import FREEZING, Kind, plan
-from tests.chaos.outcome import NO_WORKER, READER_GONE, kind_of, outcome_of
 from tests.chaos.run import run
 from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Refused, Row
 

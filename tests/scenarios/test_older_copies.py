@@ -15,7 +15,6 @@ from tests.scenarios.stage import OWNERSHIPS, Query, Stage, begun, new
 HEAD = "default/orders/_head.json"
 """Blobs never change, so a copy of the head is one of the log."""
 
-WAYS = pytest.mark.parametrize("options", [{}, {"ownership": "none"}, {"ownership": "none", "checkpoints": "none"}])
 LOST = "was the store restored from an older copy"
 
 
@@ -32,7 +31,7 @@ def advised(stage: Stage, error: object, **options: str) -> partq.Rewind:
     return stage.rewind(to_timestamp=found[1], **options)
 
 
-@WAYS
+@pytest.mark.parametrize("options", [{}, {"ownership": "none"}, {"ownership": "none", "checkpoints": "none"}])
 @pytest.mark.parametrize("restarted", [True, False])
 @pytest.mark.parametrize("regrown", [5, 100])
 def test_what_was_published_in_the_place_of_what_was_read_is_not_skipped(
@@ -135,31 +134,6 @@ def test_a_query_without_a_group_is_told_too_and_may_go_on(alone: Stage, caplog:
 
 
 # --- what is no loss --------------------------------------------------------------------------------------------------
-
-
-@WAYS
-@pytest.mark.parametrize("changes", ["compact", "trim", "resize", "compact trim resize"])
-def test_housekeeping_and_a_resize_are_no_older_copy(
-    stage: Stage, options: dict[str, str], changes: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    query = made(stage, options, 3, 3)
-    for _ in range(20):
-        stage.publish(2, 1)
-    query.drain().stop()
-    if "trim" in changes:
-        stage.do(lambda queue: queue.trim({0: 43, 1: 23}))
-    if "resize" in changes:
-        stage.alter(3)
-    stage.publish(1, 1)
-    if "compact" in changes:
-        stage.sleep(600.0)
-        stage.do(lambda queue: queue.compact())
-    read = len(query.rows)
-    query.start()
-    stage.until(lambda: query.trigger() or len(query.rows) == read + 2)
-    assert len({row[:2] for row in query.rows[read:]}) == 2
-    assert caplog.text.count("cannot be told") <= 1
 
 
 def test_where_a_publish_cannot_be_told_any_more_it_says_so_once(

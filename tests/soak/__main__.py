@@ -14,8 +14,7 @@ from benchmarks.environment import Environment, observe
 from tests.cast.publisher import KEYS
 from tests.cast.reports import DOCUMENT, conclude, filled, folder_of, parser_of, put_section, tell
 from tests.soak.chart import chart
-from tests.soak.run import Course, Outcome, run
-from tests.soak.verdict import Compared, compared
+from tests.soak.run import Compared, Course, Outcome, compared, run
 
 TEMPLATE: Final = Path(__file__).with_name("soak.md")
 PICTURE: Final = DOCUMENT.parent / "images/soak.svg"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tests.soak.verdict import Sample
+from tests.soak.run import Sample
 
 WIDTH: Final = 720
 HEIGHT: Final = 210
