@@ -15,10 +15,11 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.docs.blocks import ROOT, blocks
 from tests.support.command_line import Partq, commands
 
 HEAVY = {"pyspark", "py4j", "azure", "redis", "pyarrow", "numpy", "pandas", "rich", "xxhash"}
-DOCUMENT = Path(__file__).parents[2] / "docs/cli.md"
+DOCUMENT = ROOT / "docs/cli.md"
 ALL = commands()
 
 
@@ -92,12 +93,9 @@ def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, mon
 
 def examples() -> list[tuple[str, str]]:
     """Every command of the document's console blocks, with what is printed below it."""
-    found: list[tuple[str, str]] = []
-    for block in re.findall(r"^```console\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output))
-    return found
+    found = [each.text for each in blocks(DOCUMENT) if each.language == "console"]
+    parts = [part.partition("\n") for text in found for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+    return [(command, output) for command, _, output in parts]
 
 
 def without_chance(text: str) -> str:

@@ -41,32 +41,18 @@ WRONG = [
     *((f"status orders --group billing --ownership {each}", "redis://host:port") for each in PLACES),
     *((f"PARTQ_OWNERSHIP={each} queue list", "environment variable PARTQ_OWNERSHIP") for each in PLACES),
     *((f"queue list --namespace={shlex.quote(each)}", "is not allowed") for each in NAMES),
-    *((f"queue create --partitions 1 -- {shlex.quote(each)}", "is not allowed") for each in NAMES),
     # queues
     *((f"queue create new --partitions={each}", f"partitions='{re.escape(each)}' {MANY}") for each in COUNTS),
-    (f"{CREATE} --rebalance-delay=-1", "rebalance-delay"),
     (f"{CREATE} --max-handoff-time=soon", "max-handoff-time"),
     (f"{CREATE} --access-type=shared", "access-type"),
-    (f"{CREATE} --max-message-bytes=0", "max-message-bytes"),
-    *(
-        (f"{words} {option} {value}", said)
-        for words in (CREATE, ALTER)
-        for option, value, said in (
-            ("--retention", "0", r"retention=0\.0 is not allowed: give seconds from 1 to"),
-            ("--retention", "nan", "retention=nan is not allowed"),
-            ("--retention", "'a day'", "retention='a day' is not allowed: give seconds, as in 86400, or none"),
-            ("--quota-bytes", "0", "quota-bytes=0 is not allowed: give bytes from 1 to"),
-            ("--quota-bytes", "1.5", r"quota-bytes='1\.5' is not allowed: give a whole number of bytes, or none"),
-            ("--quota-bytes", "9" * 30, "is not allowed: give bytes from 1 to"),
-        )
-    ),
+    (f"{ALTER} --retention 'a day'", "retention='a day' is not allowed: give seconds, as in 86400, or none"),
+    (f"{CREATE} --quota-bytes 1.5", r"quota-bytes='1\.5' is not allowed: give a whole number of bytes, or none"),
     *((f"{ALTER} --partitions={each}{dry}", MANY) for each in COUNTS for dry in ("", " --dry-run")),
     (ALTER, "nothing to alter: give --partitions"),
     ("queue delete orders", "this would delete queue 'orders'.*58 messages in 3 partitions.* Add --yes to do so.$"),
     # columns
     (f"{CREATE} --key a", "there is no schema: give the schema too"),
     (f"{CREATE} --schema 'a INT, b'", "schema, at character 9: the end stands where a type was expected"),
-    ("queue alter rows --add-column coupon", "at character 7: the end stands where a type was expected"),
     # housekeeping
     *((f"queue trim orders --before-offsets '{each}'", r'such as \{"0": 12, "1": 7\}') for each in OFFSETS),
     ("queue trim orders --before yesterday", "such as 2026-11-20T08:30:00Z"),
@@ -89,7 +75,6 @@ WRONG = [
     ("publish orders --file /", "is a directory"),
     ("publish orders --publish-id night\udcff", r"night\\udcff' is not allowed"),
     ("publish --topic night\udcff", r"night\\udcff.*valid UTF-8"),
-    ("browse orders --partition -1", "--partition"),
     ("browse orders --from -1", "--from"),
     *((f"browse orders --limit {each}", "--limit") for each in ("0", "x")),
     # groups
@@ -102,7 +87,6 @@ WRONG = [
     # the page
     ("ui --host 0.0.0.0", "set PARTQ_UI_TOKEN"),
     ("ui --allow-actions", "--allow-actions"),
-    ("ui --port 70000", "65535"),
     ("PARTQ_UI_TOKEN='two words' ui", "PARTQ_UI_TOKEN is not allowed"),
     ("PARTQ_UI_TOKEN=x ui", "PARTQ_UI_TOKEN has fewer than 16 characters and could be guessed"),
     # what was typed is told without what it would do to a terminal

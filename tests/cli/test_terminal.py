@@ -59,41 +59,29 @@ def test_files_and_traces(orders: Partq, tmp_path: Path, monkeypatch: pytest.Mon
     assert _harmless(failed.stderr)
 
 
-def _on_a_terminal(program: str, argument: str) -> str:
-    """What a Python program says on standard error, where that is a terminal."""
-    ours, theirs = pty.openpty()
-    try:
-        subprocess.run([sys.executable, "-c", program, argument], stderr=theirs, check=True, timeout=60)
-        return os.read(ours, 65_536).decode().replace("\r\n", "\n")
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_lines_of_the_log_on_a_terminal(tmp_path: Path) -> None:
-    """What a store says of its objects while a command runs, on a real terminal."""
-    store = tmp_path / f"store{EVIL[:-1]}"
+def test_the_log_and_the_progress_bar_on_a_terminal(tmp_path: Path) -> None:
+    """What a store says of its objects while a command runs, and the name of a file that is published."""
     program = (
         "import sys, logging\n"
-        "from partq_spark.cli import arguments\n"
+        "from partq_spark.cli import arguments, progress_bar\n"
+        "progress_bar._SHOWN_AFTER_S = 0\n"
         "@arguments.where_options\n"
         "def command(where):\n"
         "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
+        "    print('-' * 9, file=sys.stderr)\n"
+        "    with progress_bar.Bar(f'publishing [red]{sys.argv[1][-15:]}') as bar:\n"
+        "        bar.update(1, 1, 2)\n"
         "command(store=None, namespace='default', ownership=None, retry_timeout=0.0)\n"
     )
-    said = _on_a_terminal(program, str(store))
-    assert "was not swept" in said
-    assert _harmless(said)
-
-
-def test_the_name_of_a_file_in_a_progress_bar() -> None:
-    program = (
-        "import sys\n"
-        "from partq_spark.cli import progress_bar\n"
-        "progress_bar._SHOWN_AFTER_S = 0\n"
-        "with progress_bar.Bar(f'publishing {sys.argv[1]}') as bar:\n"
-        "    bar.update(1, 1, 2)\n"
-    )
-    said = _on_a_terminal(program, f"[red]{EVIL}")
-    assert "publishing [red]\\x1b]0;title\\x07" in said
-    assert EVIL not in said  # the bar itself moves the cursor
+    ours, theirs = pty.openpty()
+    try:
+        words = [sys.executable, "-c", program, str(tmp_path / f"store{EVIL}")]
+        subprocess.run(words, stderr=theirs, check=True, timeout=60)
+        log, bar = os.read(ours, 65_536).decode().replace("\r\n", "\n").split("-" * 9)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "was not swept" in log
+    assert _harmless(log)
+    assert "publishing [red]\\x1b]0;title\\x07" in bar
+    assert EVIL not in bar  # the bar itself moves the cursor
