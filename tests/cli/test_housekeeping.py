@@ -57,18 +57,15 @@ def test_what_a_group_needs_is_kept_and_said_and_what_it_acknowledged_is_not(par
 # --- compact ----------------------------------------------------------------------------------------------------------
 
 
-def test_compact_says_what_it_did_and_leaves_the_messages_as_they_were(orders: Partq) -> None:
+def test_compact_says_what_it_did_and_leaves_the_messages_as_they_were(filled: Partq) -> None:
+    before = filled.browse("orders")
+    assert "is worth compacting" in filled("queue", "compact", "orders").stdout, "all of them are young"
     for number in range(70):  # the head keeps 64 publishes
-        orders("publish", "orders", stdin=json_lines([{"key": "k", "value": str(number)}]))
-    before = orders.browse("orders", "--limit", 100)
-    assert "is worth compacting" in orders("queue", "compact", "orders").stdout, "all of them are young"
-    text = orders("queue", "compact", "orders", "--min-age", 0).stdout
-    assert re.match(r"Compacted (\d+) messages of queue 'orders' .*: \1 slices \(.*\) became 1 \(.*\)\.", text)
-    assert orders.browse("orders", "--limit", 100) == before
-    done = orders.json("queue", "compact", "orders", "--min-age", 0)
-    assert (done["steps"], done["messages"], done["finished"]) == (0, 0, True)
-    assert orders.json(*TRIM, "--before", before[2]["timestamp"])["trimmed"] == 2, "compacted messages keep their times"
-    assert orders.browse("orders", "--limit", 1)[0] == before[2]
+        filled("publish", "orders", stdin=json_lines([{"value": str(number)}]))
+    text = filled("queue", "compact", "orders", "--min-age", 0).stdout
+    assert re.match(r"Compacted \d+ messages of queue 'orders' .*: \d+ slices \(.*\) became 1 \(.*\)\.", text), text
+    assert filled.browse("orders", "--limit", 30) == before
+    assert filled.json("queue", "compact", "orders", "--min-age", 0)["steps"] == 0
 
 
 # --- collect ----------------------------------------------------------------------------------------------------------

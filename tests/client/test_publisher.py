@@ -55,36 +55,20 @@ def test_what_each_thread_sends_keeps_its_order_for_each_key_and_each_future_its
 
 
 @pytest.mark.conformance("API-02")
-def test_messages_that_linger_become_visible_together(make: Make) -> None:
-    queue = make()
+def test_what_lingers_becomes_visible_together_and_a_table_in_its_turn(make: Make) -> None:
+    queue = make(partitions=1)
     with queue.publisher(linger_s=60) as publisher:
-        futures = [publisher.send(str(number)) for number in range(10)]
+        futures = [publisher.send(text, key="a") for text in ("before", "cancelled", "too")]
+        assert futures[1].cancel()
         assert published(queue) == []
-        publisher.flush()
-        assert all(each.done() for each in futures)
-        assert len({each.timestamp for each in queue.browse()}) == 1
-        publisher.send("more")  # and leaving does not linger
-    assert len(published(queue)) == 11
-
-
-def test_a_table_is_one_publish_in_its_turn(make: Make) -> None:
-    queue = make(partitions=1)
-    with queue.publisher(linger_s=60) as publisher:
-        publisher.send("before", key="a")
         report = publisher.send_table(pa.table({"value": ["in", "the", "table"], "key": ["a", "a", None]})).result(0)
-        publisher.send(b"after", key="a")
-    assert (report.messages, report.queues[0].messages) == (3, 3)
-    assert [value for _, value in published(queue)] == ["before", "in", "the", "table", "after"]
-
-
-def test_what_is_cancelled_before_its_turn_is_not_published(make: Make) -> None:
-    queue = make(partitions=1)
-    with queue.publisher(linger_s=60) as publisher:
-        publisher.send("a")
-        assert publisher.send("b").cancel()
-        last = publisher.send("c")
-    assert [value for _, value in published(queue)] == ["a", "c"]
-    assert last.result(0).offset == 1
+        assert (report.messages, report.queues[0].messages) == (3, 3)
+        last = publisher.send(b"after")
+        publisher.flush()
+        assert (futures[2].result(0).offset, last.result(0).offset) == (1, 5)
+        publisher.send("more")  # and leaving does not linger
+    assert [value for _, value in published(queue)] == ["before", "too", "in", "the", "table", "after", "more"]
+    assert len({each.timestamp for each in queue.browse()}) == 4
 
 
 # --- publish ids ------------------------------------------------------------------------------------------------------
