@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import partq
-from tests.docs.site import ROOT, build, dead_links
+from tests.docs.site import ROOT, build
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -21,6 +21,5 @@ def test_every_public_name_is_in_the_reference() -> None:
 @pytest.mark.timeout(600)
 def test_the_site_is_built_without_a_complaint(tmp_path: Path) -> None:
     assert build(tmp_path) == ""
-    assert list(dead_links(tmp_path)) == []
     assert "mermaid" in (tmp_path / "docs/topics.html").read_text(encoding="utf-8")
     assert "mermaid" not in (tmp_path / "docs/options.html").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
-"""What the benchmarks' document promises: paired ratios, goals, parts that stay until they are measured again, and what
-counts as lost between two commits. No JVM, no measuring.
+"""What the benchmarks' document promises: paired ratios, goals, and parts that stay until they are measured again. No
+JVM, no measuring.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import parsed
-from benchmarks.against import losers, paired
 from benchmarks.document import TEMPLATE, document, write_document
 from benchmarks.environment import Environment
-from benchmarks.parts import AGAINST, PARTS
+from benchmarks.parts import PARTS
 from benchmarks.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, save
 
 MACHINE = Environment(
@@ -39,8 +37,8 @@ READING = Measure(
 ALONE = Measure(what="alone", subject=series(2.5), goal=Goal(sign="<=", limit=2.0, unit="s"))
 
 
-def outcome(part: str = "read", environment: Environment = MACHINE, *lines: Measure) -> Outcome:
-    measures = lines or (READING, ALONE)
+def outcome(part: str = "read", environment: Environment = MACHINE) -> Outcome:
+    measures = (READING, ALONE)
     return Outcome(
         part=part, environment=environment, rows=8, rounds=3, took_s=61, measures=measures, notes=("A note.",)
     )
@@ -92,48 +90,3 @@ def test_the_document_has_every_part_and_keeps_those_that_were_not_measured_agai
         document([outcome("read"), outcome("head", replace(MACHINE, cores=64))], template)
     with pytest.raises(ValueError, match="places"):
         document([outcome()], template.replace("{{head}}", ""))
-
-
-def test_the_command_line_takes_what_the_help_says(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parsed(["all", "--peer", "kafka"]).part == [part.name for part in PARTS if part.name != AGAINST]
-    for words, said in (
-        (["nothing"], "unknown part 'nothing'"),
-        ([AGAINST, "--commit", "HEAD"], "against needs --commit COMMIT and --of PART"),
-        ([AGAINST, "--commit", "HEAD", "--of", "reading"], "unknown part 'reading'"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            parsed(words)
-        assert said in capsys.readouterr().err
-
-
-def line(what: str, *samples: float, name: str = "partq", beside: str = "") -> Measure:
-    reference = series(*samples, name=beside) if beside else None
-    return Measure(what=what, subject=series(*samples, name=name), reference=reference)
-
-
-def test_what_both_commits_measure_is_paired_round_by_round() -> None:
-    before = [outcome("read", MACHINE, line("reading", each), line("gone", 1)) for each in (10, 20)]
-    here = [outcome("read", MACHINE, line("new", 1), line("reading", each)) for each in (30, 10)]
-    (found,) = paired("read", before, here, "abc")
-    assert (found.what, found.ratios) == ("read: reading", (3, 0.5))
-    several = (line("reading", 10, beside="Parquet"), line("reading", 10, beside="Kafka"), line("conflicts", 0))
-    before = [outcome("read", MACHINE, *several)]
-    assert [each.what for each in paired("read", before, before, "abc")] == ["read: reading"]
-    before = [outcome("read", MACHINE, line("reading", 10), line("reading", 30, name="partq, in a group"))]
-    lines = [each.what for each in paired("read", before, before, "abc")]
-    assert lines == ["read: reading, partq", "read: reading, partq, in a group"]
-
-
-@pytest.mark.parametrize(
-    ("unit", "now", "lost"),
-    [
-        ("rows/s", (90, 95), True),
-        ("rows/s", (90, 98), False),
-        ("ms", (110, 104), True),
-        ("ms", (110, 102), False),
-        ("ms", (0, 0), False),
-    ],
-)
-def test_lost_has_what_is_slower_in_every_round(unit: str, now: tuple[float, ...], lost: bool) -> None:
-    then = series(*[100] * len(now), unit=unit)
-    assert losers([Measure(what="it", subject=series(*now, unit=unit), reference=then)]) == ["it"] * lost

@@ -1,6 +1,6 @@
-"""From pieces of the log to Arrow batches, of untyped and typed queues: the schema to the letter, every row once and in
-order, columns on request against reading all of them. What is refused to users is in `tests/spark/test_refused_columns`
-and `tests/client`; here are the forms that they do not try.
+"""From pieces of the log to Arrow batches, of untyped and typed queues: every row once and in order, columns on request
+against reading all of them. What is refused to users is in `tests/spark/test_refused_columns` and `tests/client`; here
+are the forms that they do not try.
 """
 
 from __future__ import annotations
@@ -159,34 +159,6 @@ def made(pieces: Sequence[Piece], wanted: Wanted | None = None, below: dict[int,
         batch.validate(full=True)
         assert batch.num_rows <= MOST_ROWS
     return pa.Table.from_batches(found, batch_schema(wanted))
-
-
-@pytest.mark.parametrize("headers", [False, True])
-def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool) -> None:
-    """Spark compares field order, types, nullability and names of nested fields, and only of the first batch
-    (spark-traps.md 11).
-    """
-    from pyspark.sql import types
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    header = types.StructType().add("key", types.StringType()).add("value", types.BinaryType())
-    of_spark = {
-        "string": types.StringType(),
-        "binary": types.BinaryType(),
-        "int": types.IntegerType(),
-        "bigint": types.LongType(),
-        "timestamp": types.TimestampType(),
-        "boolean": types.BooleanType(),
-        HEADERS_TYPE: types.ArrayType(header),
-    }
-    pieces = [piece(0, 0, 3, headers=not headers), piece(1, 5, MOST_ROWS + 1, headers=headers)]
-    everything = default_columns(headers)
-    backwards = [(column.name.upper(), column.type) for column in reversed(everything.columns)]
-    for wanted in (everything, wanted_columns(backwards), wanted_columns([("value", "string")])):
-        schema = types.StructType([types.StructField(each.name, of_spark[each.type]) for each in wanted.columns])
-        assert [field.dataType.simpleString() for field in schema.fields] == [each.type for each in wanted.columns]
-        expected = to_arrow_schema(schema, timezone="UTC")
-        assert made(pieces, wanted, {1: 7}).schema.equals(expected, check_metadata=True)
 
 
 ROWS = st.sampled_from([0, 1, 5, 5_000, MOST_ROWS + 9])

@@ -38,10 +38,9 @@ COMPUTING = (
     "tests/world/",
 )
 """Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of
-a file share. So none has one of these marks:
+a file share.
 """
 
-NOT_COMPUTING = JVM | {"alone", "azurite", "browser", "crash", "prometheus", "redis"}
 SPARE_FROM = 4
 """So many processes, and the last one is for computing. Fewer are fewer than would use the processor."""
 
@@ -57,12 +56,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(mark.name in JVM for mark in item.iter_markers()) and not item.nodeid.startswith(JVM_FOLDERS):
             raise pytest.UsageError(f"{item.nodeid} starts a JVM: it belongs into one of {', '.join(JVM_FOLDERS)}")
-        if item.nodeid.startswith(COMPUTING):
-            needs = sorted({mark.name for mark in item.iter_markers()} & NOT_COMPUTING)
-            if needs:
-                raise pytest.UsageError(
-                    f"{item.nodeid} does not only compute ({', '.join(needs)}): it belongs elsewhere"
-                )
     if not is_worker(config):
         return
     files: dict[Path, list[pytest.Item]] = defaultdict(list)
