@@ -93,11 +93,6 @@ HAN-08, HAN-09: the receiver dies while partitions are paused, which keep their 
   bind b, sleep 5, expire b: resume 2 a1; resume 3 a1; status Ready
   = instances a1 a1 a1 a1; epochs 1 1 1 1; phases owned owned owned owned
 
-HAN-08: the receiver dies and another flow waits for it
-  group 4, 1 flow
-  bind b, sleep 5, bind c, expire b = Holddown
-  settle = counts a:2 c:2
-
 HAN-08: the receiver dies while the partition is fenced for it
   group 2, 1 flow, fences wait
   bind b, sleep 5, drain, expire b: nothing
@@ -108,11 +103,6 @@ HAN-08: the receiver starts anew while the partition is paused
   group 2, 1 flow
   bind b, sleep 5, bind b: resume 1 a1; status Ready; status Holddown
   settle = owners a b
-
-HAN-08: the receiver starts anew while the partition is fenced for it
-  group 2, 1 flow, fences wait
-  bind b, sleep 5, drain, bind b: fence 1 a1@1 for b2@3 = active a b
-  settle = instances a1 b2; epochs 1 3
 
 : the owner dies while the partition is paused
   group 4, 2 flows, fences wait
@@ -128,10 +118,6 @@ HAN-03: after max-handoff-time the partition moves anyway
   group 4, 2 flows, fences wait
   bind c, sleep 5, bind a back: fence 1 a1@1 for c1@2; fence 0 a1@1 for a2@1; tell c1 active
   settle = owners a c b b
-
-: what is being fenced is moved last
-  group 4, 1 flow, fences wait
-  ahead 3 5, bind b, sleep 5: status Rebalancing; pause 2 a1 for b1; pause 1 a1 for b1
 
 HAN-09: what is planned back after the fence was asked for goes through a higher epoch, so that the last fence wins
   group 2, 2 flows, delay 0, fences wait
@@ -154,23 +140,12 @@ REB-15: of a lost flow whose one checkpoint is damaged the healthy partitions ar
   # it heals when the fence lands
   fence 0: assign 0 to b1@2 = Ready; counts b:4; stuck
 
-OWN-04: a checkpoint that is ahead once it can be read
-  group 4, 2 flows, fences wait
-  expire a, sleep 5, fence 1, stuck 0, ahead 0 7: fence 0 a1@1 for b1@8 (reports lost)
-  fence 0: assign 0 to b1@8
-
 HAN-04, REB-15: beside a partition that is stuck a new flow gets its share of the others
   group 4, 2 flows, fences wait
   expire a, sleep 5, fence 1, stuck 0, bind c, sleep 5 = Rebalancing; phases fencing owned paused paused
   drain, fence 1 2 3
   # partition 0 is counted as b's
   = Ready; owners a b c c
-
-REB-15, REB-14: a handoff that gets stuck ends the rebalance of the others
-  group 6, 2 flows, fences wait
-  bind c, sleep 8 = phases owned owned fencing owned owned fencing
-  bind d, fence 5, stuck 2 = Holddown
-  fences land, sleep 8, settle = counts a:1 b:2 c:2 d:1
 
 : of a partition that is stuck the receiver may be lost too, and nobody waits for it again
   group 4, 2 flows, fences wait

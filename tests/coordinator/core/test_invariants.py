@@ -244,12 +244,6 @@ OWN-04: a checkpoint that is ahead during a handoff ends the pause
   ahead 1 6: fence 1 a1@1 for b1@7 (reports lost)
   fence = owners a b; Ready
 
-OWN-04: a checkpoint of nobody's partition that is ahead
-  group 1, 0 flows, fences wait
-  ahead 0 3: fence 0 nobody@0 for nobody@4 (reports lost)
-  fence = owners -; epochs 4; reports-lost
-  ahead 0 7, bind a: fence 0 nobody@4 for a1@9 (reports lost)
-
 OWN-03: lost reports are remembered until the epoch ends
   group 2, 1 flow
   lose-reports: nothing = reports-lost 0 1
