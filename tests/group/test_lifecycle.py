@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
+from typing import Final
 
 import pytest
 
@@ -16,6 +17,7 @@ from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import Remains, require_no_flow
 from partq_spark.group.missed_partitions import MOST_ENDS, MissedPartitions, missed_folder
 from partq_spark.group.model import Owner
+from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin
 from partq_spark.log.model import MAX_PARTITIONS
 from partq_spark.log.queue import QueueLog
@@ -99,50 +101,45 @@ def test_what_a_former_queue_left_goes_and_nothing_of_the_next_one(
 # --- whether a flow lives ---------------------------------------------------------------------------------------------
 
 
-class Watch:
-    """Two flows are bound, of which one is silent; a look later something happens."""
+Act = Callable[[Ownership], object]
+LEAVING: Final = a_record("billing-2")
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.flows = MemoryOwnership(OwnershipServer(now_s=lambda: self.now_s), group=KEY)
-        self.silent, self.other = a_record("billing-1"), a_record("billing-2")
-        for record in (self.silent, self.other):
-            self.flows.bind(KEY, record, replaces=None)
 
-    def look(self, then: Callable[[Watch], object]) -> None:
-        """As an operator's command does, which watches until nobody can live any more."""
-        left = Remains(key=KEY, group=None, checkpoints={}, damaged=(), records=self.flows.read_flows(KEY))
-        waits = [then]
-
-        def sleep(pause_s: float) -> None:
-            self.now_s += pause_s
-            if waits:
-                waits.pop()(self)
-
-        require_no_flow(self.flows, left, Effects(now_s=lambda: self.now_s, sleep=sleep))
-
-    def leaves(self) -> None:
-        self.flows.unbind(KEY, "billing-2", self.other.instance)
+def leaves(flows: Ownership) -> None:
+    flows.unbind(KEY, "billing-2", LEAVING.instance)
 
 
 @pytest.mark.parametrize(
     ("before", "then", "lives"),
     [
-        (lambda _: None, Watch.leaves, None),
-        (Watch.leaves, lambda _: None, None),
-        (lambda _: None, lambda watch: watch.flows.beat(KEY, "billing-2", watch.other.instance), "billing-2"),
-        (lambda _: None, lambda watch: watch.flows.bind(KEY, a_record("billing-3"), replaces=None), "billing-3"),
+        (lambda _: None, leaves, None),
+        (leaves, lambda _: None, None),
+        (lambda _: None, lambda flows: flows.beat(KEY, "billing-2", LEAVING.instance), "billing-2"),
+        (lambda _: None, lambda flows: flows.bind(KEY, a_record("billing-3"), replaces=None), "billing-3"),
     ],
     ids=["leaves", "left before", "beats", "binds"],
 )
 def test_a_flow_lives_that_beats_or_binds_while_it_is_watched_and_none_that_leaves(
-    before: Callable[[Watch], object], then: Callable[[Watch], object], lives: str | None
+    before: Act, then: Act, lives: str | None
 ) -> None:
-    watch = Watch()
-    before(watch)
+    """By an operator's command, which watches until nobody can live any more. Another flow is silent."""
+    now_s = 0.0
+    flows = MemoryOwnership(OwnershipServer(now_s=lambda: now_s), group=KEY)
+    for record in (silent := a_record("billing-1"), LEAVING):
+        flows.bind(KEY, record, replaces=None)
+    before(flows)
+    left = Remains(key=KEY, group=None, checkpoints={}, damaged=(), records=flows.read_flows(KEY))
+    happens = [then]
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        now_s += pause_s
+        if happens:
+            happens.pop()(flows)
+
     with nullcontext() if lives is None else pytest.raises(Invalid, match=f"{lives}.*whose heartbeat moves"):
-        watch.look(then)
-    assert lives or watch.now_s >= min(watch.silent.session_timeout_s, 60.0), "the silent one was watched to its end"
+        require_no_flow(flows, left, Effects(now_s=lambda: now_s, sleep=sleep))
+    assert lives or now_s >= min(silent.session_timeout_s, 60.0), "the silent one was watched to its end"
 
 
 # --- what a repeated batch left out -----------------------------------------------------------------------------------

@@ -12,18 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group.checksums import sealed
 from partq_spark.group.documents.identity import NAME, known_id, store_id
 from partq_spark.group.documents.urls import parse_ownership
-from partq_spark.group.model import Lease
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
 from partq_spark.objects.azure_access import CONNECTION_STRING
-from tests.group.ownership.conftest import KEY, a_record
+from tests.group.ownership.conftest import KEY, begin, token_of
 from tests.group.ownership.redis_servers import an_object_store
+from tests.log.queues import once
 from tests.support.servers import Azurite, RedisServer
+from tests.support.way import Hooked
 
 
 @pytest.mark.parametrize(
@@ -137,38 +138,29 @@ def test_a_damaged_id_is_refused_with_what_to_do(how: str) -> None:
         store_id(store)
 
 
-def test_who_may_not_make_the_id_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = an_object_store()
-
-    def refuse(*_: object, **__: object) -> str:
+def test_who_may_not_make_the_id_is_told() -> None:
+    def refuse() -> None:
         raise Invalid("not allowed")
 
-    monkeypatch.setattr(store, "swap", refuse)
+    store = Hooked(an_object_store())
+    store.before = once("swap", NAME, refuse)
     with pytest.raises(Invalid, match=r"has no id yet, by which Redis tells it from others.*not allowed"):
         store_id(store)
 
 
 @pytest.mark.redis
 def test_equal_groups_of_two_stores_share_nothing(redis_server: RedisServer) -> None:
-    """Queues and groups of the same names, and the housekeepers of the same namespace."""
+    """Nor do their news."""
     one, other = (open_ownership(redis_server.url, store=an_object_store()) for _ in range(2))
     flow = open_ownership(redis_server.url, store=an_object_store(), group=KEY)
     for store in (one, other, flow):
         assert store.wait_news(5) is None
-        store.incarnation()
-    one.swap_state(KEY, b"{}", token="t1", expected=None)
-    one.bind(KEY, a_record(), replaces=None)
-    one.take_lease(KEY, Lease(token="l", name="n", beat=0), expected=None)
-    assert other.read_state(KEY) is None
-    assert other.read_flows(KEY) == {}
-    assert other.read_lease(KEY) is None
-    other.take_lease(KEY, Lease(token="m", name="n", beat=0), expected=None)
+    begin(one)
+    assert (other.read_state(KEY), other.read_flows(KEY)) == (None, {})
     assert one.wait_news(5) == frozenset({KEY})
     assert other.wait_news(0.2) == flow.wait_news(0.2) == frozenset()
     other.drop_group(KEY)
-    assert set(one.read_flows(KEY)) == {"billing-1"}
-    with pytest.raises(Conflict):
-        one.swap_state(KEY, b"{}", token="t2", expected=None)
+    assert (token_of(one), list(one.read_flows(KEY))) == ("t1", ["billing-1"])
     for store in (one, other, flow):
         store.close()
 
