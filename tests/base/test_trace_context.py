@@ -117,12 +117,9 @@ def test_a_tracestate_that_is_too_long_is_not_written() -> None:
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_links_to_recorded_spans_each_once_in_order() -> None:
+def test_a_batch_links_to_recorded_spans_each_once_in_order_and_looks_at_no_more_than_it_has_room_for() -> None:
     contexts = [span(1), None, span(2, sampled=False), span(3), span(1), span(1, 2)]
     assert chosen_links(contexts) == (span(1), span(3), span(1, 2))
-
-
-def test_links_are_bounded_and_no_more_is_looked_at() -> None:
     asked = iter(span(number) for number in range(1, 1_000_000))
     assert len(chosen_links(asked)) == MOST_LINKS
     assert next(asked) == span(MOST_LINKS + 1)

@@ -1,5 +1,5 @@
-"""The stores under test: one fixture that is every store in turn, and one for those that several processes share. And
-what real processes do, each of which opens its store by URL, as users do.
+"""The stores under test: one fixture that is every store in turn, and one for those that several open. And what real
+processes do, each of which opens its store by URL, as users do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from partq_spark.base.errors import Conflict
 from partq_spark.objects import Document, ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING
 from partq_spark.objects.local import LocalStore
@@ -38,10 +37,7 @@ SMALL = bytes(range(256)) * 4
 LARGE = bytes(range(251)) * 1000  # far over what the local store copies instead of mapping
 
 
-_EVERY_STORE = ["memory", "retrying", "local", pytest.param("azure", marks=pytest.mark.azurite)]
-
-
-_SHARED_STORES = ["local", pytest.param("azure", marks=pytest.mark.azurite)]
+_AZURE = pytest.param("azure", marks=pytest.mark.azurite)
 
 
 def write(store: ObjectStore, name: str, *pieces: bytes | memoryview) -> None:
@@ -56,7 +52,7 @@ def memory_store() -> MemoryStore:
     return MemoryStore(clock=time.time, rng=random.Random(1), page_size=PAGE_SIZE)
 
 
-@pytest.fixture(params=_EVERY_STORE)
+@pytest.fixture(params=["memory", "retrying", "local", _AZURE])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """Every store, empty, not even its folder or container there."""
     made: ObjectStore
@@ -89,14 +85,9 @@ def azure_store(
     return AzureStore(url, access, page_size=PAGE_SIZE, **settings)
 
 
-def local_store(folder: Path) -> LocalStore:
-    """One that waits only a little for a lock."""
-    return LocalStore(str(folder), lock_wait_s=0.3)
-
-
-@pytest.fixture(params=_SHARED_STORES)
+@pytest.fixture(params=["local", _AZURE])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a store that several processes can open, empty; credentials are in the environment."""
+    """The URL of a store that several can open, empty; credentials are in the environment."""
     if request.param == "local":
         return f"file://{tmp_path}/store"
     azurite: Azurite = request.getfixturevalue("azurite")
@@ -104,71 +95,19 @@ def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     return azurite.fresh_url()
 
 
-@pytest.fixture
-def shared_store(shared_url: str) -> Iterator[ObjectStore]:
-    """The same store, opened here."""
-    opened = open_store(shared_url, retry_timeout_s=10)
-    yield opened
-    opened.close()
-
-
 # --- real processes ---------------------------------------------------------------------------------------------------
-
-
-_SPAWN = multiprocessing.get_context("spawn")
-
-
-_MAX_TRIES = 10_000
 
 
 def start(target: Callable[..., None], *args: Any) -> multiprocessing.process.BaseProcess:
     """A new interpreter that runs `target`; it dies with this one."""
-    process = _SPAWN.Process(target=_run, args=(target, *args), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_run, args=(target, *args), daemon=True)
     process.start()
     return process
-
-
-def run_together(target: Callable[..., None], arguments: list[tuple[Any, ...]], *, wait_s: float = 60) -> None:
-    """One process for each tuple of arguments, all released at once; fails if one does."""
-    barrier = _SPAWN.Barrier(len(arguments))
-    processes = [start(_together, barrier, target, args) for args in arguments]
-    deadline_s = time.monotonic() + wait_s
-    for process in processes:
-        process.join(max(0.0, deadline_s - time.monotonic()))
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
-        process.join(10)
-    assert codes == [0] * len(processes)
 
 
 def _run(target: Callable[..., None], *args: Any) -> None:
     die_with_parent()
     target(*args)
-
-
-def _together(barrier: Any, target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    barrier.wait(60)
-    target(*args)
-
-
-def increment(url: str, name: str, times: int) -> None:
-    """Add one to a counter document, so often, while others do the same."""
-    store = open_store(url)
-    for _ in range(times):
-        for _ in range(_MAX_TRIES):
-            found = store.load(name)
-            try:
-                if isinstance(found, Document):
-                    value = json.loads(found.body)["value"]
-                    store.swap(name, json.dumps({"value": value + 1}).encode(), expected=found.etag)
-                else:
-                    store.swap(name, b'{"value": 1}', expected=None)
-                break
-            except Conflict:
-                continue
-        else:
-            raise AssertionError(f"{name} could not be swapped in {_MAX_TRIES} tries")
 
 
 def create_without_end(url: str, ready: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 import time
 import uuid
@@ -149,17 +148,6 @@ def test_a_directory_that_is_not_utf_8_is_shown_byte_by_byte(tmp_path: Path, mon
     monkeypatch.chdir(folder)
     with pytest.raises(Invalid, match=r"write file:///.*/%FF/relative"):
         open_store("relative")
-
-
-def test_opening_a_local_store_imports_no_sdk(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from partq_spark.objects import open_store\n"
-        f"open_store('file://{tmp_path}').create('a', b'x')\n"
-        "heavy = {'azure', 'pyspark', 'redis', 'click', 'rich', 'asyncio', 'urllib3', 'pyarrow', 'multiprocessing'}\n"
-        "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or None)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)
 
 
 # --- the default store ------------------------------------------------------------------------------------------------

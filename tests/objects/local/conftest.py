@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.objects.conftest import local_store
+from partq_spark.objects.local import LocalStore
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> object:
-    return local_store(root)
+def store(root: Path) -> LocalStore:
+    return LocalStore(str(root), lock_wait_s=0.3)  # for a lock only a little
 
 
 def files(root: Path) -> list[str]:
