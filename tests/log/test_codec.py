@@ -157,7 +157,14 @@ class Kind:
         return document[self.kind] if self.kind else document
 
 
-HEADS = Kind(value=HEAD, write=codec.encode_head, read=lambda data, _: codec.decode_head(data, "here"), kind="head")
+def own(kind: str, value: Any, write: Callable[..., bytes], read: Callable[..., Any], *given: float) -> Kind:
+    """With its own checksum."""
+    return Kind(
+        value=value, write=lambda each: write(each, *given), read=lambda data, _: read(data, *given, "here"), kind=kind
+    )
+
+
+HEADS = own("head", HEAD, codec.encode_head, codec.decode_head)
 
 
 KINDS = {
@@ -182,27 +189,10 @@ KINDS = {
         kind="line",
         name="page",
     ),
-    "marks": Kind(
-        value=MARKS, write=codec.encode_marks, read=lambda data, _: codec.decode_marks(data, "here"), kind="marks"
-    ),
-    "state": Kind(
-        value=STATE,
-        write=lambda state: flow_codec.encode_state(state, 100.0),
-        read=lambda data, _: flow_codec.decode_state(data, 100.0, "here"),
-        kind="state",
-    ),
-    "record": Kind(
-        value=FLOW_RECORD,
-        write=flow_codec.encode_record,
-        read=lambda data, _: flow_codec.decode_record(data, "here"),
-        kind="record",
-    ),
-    "lease": Kind(
-        value=LEASE,
-        write=flow_codec.encode_lease,
-        read=lambda data, _: flow_codec.decode_lease(data, "here"),
-        kind="lease",
-    ),
+    "marks": own("marks", MARKS, codec.encode_marks, codec.decode_marks),
+    "state": own("state", STATE, flow_codec.encode_state, flow_codec.decode_state, 100.0),
+    "record": own("record", FLOW_RECORD, flow_codec.encode_record, flow_codec.decode_record),
+    "lease": own("lease", LEASE, flow_codec.encode_lease, flow_codec.decode_lease),
 }
 
 

@@ -8,10 +8,8 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from partq_spark.base.errors import Conflict, Corrupt, Invalid
 from partq_spark.objects import UNCHANGED, Document
 from partq_spark.objects.local import LocalStore
 from tests.objects.conftest import LARGE, SMALL
+from tests.objects.local.conftest import unprivileged
 
 
 def test_documents_are_json_that_a_person_can_read(store: LocalStore, root: Path) -> None:
@@ -124,31 +123,6 @@ def test_an_object_is_not_also_a_folder(store: LocalStore) -> None:
 # --- what others put there --------------------------------------------------------------------------------------------
 
 
-NOBODY = 65534
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that a user without rights may enter, which those of pytest are not."""
-    path = Path(tempfile.mkdtemp(prefix="partq-test-"))
-    path.chmod(0o777)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def unprivileged() -> Iterator[None]:
-    """As root may read everything: another user for the length of a test."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 # ---- names that no object has
 
 
@@ -168,29 +142,25 @@ def test_a_name_that_no_object_can_have_is_not_listed(store: LocalStore, root: P
 # ---- folders that may not be entered
 
 
-def test_a_folder_that_may_not_be_entered_stops_no_sweep(
-    open_folder: Path, unprivileged: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = LocalStore(str(open_folder / "store"))
-    for name in ("a/x", "private/x", "z/x"):
-        store.create(name, b"x")
-    left = [open_folder / "store" / folder / ".tmp-left" for folder in ("a", "lost+found", "private", "z")]
-    (open_folder / "store/lost+found").mkdir()
-    for path in left:
-        path.write_bytes(b"of a writer that died")
-    for folder in ("lost+found", "private"):
-        (open_folder / "store" / folder).chmod(0)
-    try:
-        with caplog.at_level(logging.WARNING, logger="partq.objects"):
-            assert store.sweep_temporary(0) == 2
-        assert [path.exists() for path in (left[0], left[3])] == [False, False]
-        assert [record.getMessage().split(" was ")[0] for record in caplog.records] == [
-            str(open_folder / "store/private")
-        ], "only what could be ours is worth a word"
+def test_a_folder_that_may_not_be_entered_stops_no_sweep(open_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = open_folder / "store"
+    with unprivileged(), caplog.at_level(logging.WARNING, logger="partq.objects"):
+        store = LocalStore(str(root))
+        (root / "lost+found").mkdir(parents=True)
+        for name in ("a", "private", "z"):
+            store.create(f"{name}/x", b"x")
+        for folder in root.iterdir():
+            (folder / ".tmp-left").write_bytes(b"of a writer that died")
+        for name in ("lost+found", "private"):
+            (root / name).chmod(0)
+        assert store.sweep_temporary(0) == 2
+        assert not [*root.glob("[az]/.tmp-left")]
+        assert [record.getMessage().split(" was ")[0] for record in caplog.records] == [str(root / "private")], (
+            "only what could be ours is worth a word"
+        )
         assert list(store.list_folders("")) == ["a", "private", "z"]
-    finally:
-        for folder in ("lost+found", "private"):
-            (open_folder / "store" / folder).chmod(0o700)
+        for name in ("lost+found", "private"):
+            (root / name).chmod(0o700)
 
 
 # ---- what is no regular file

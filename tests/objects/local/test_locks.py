@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.local_folders import FolderLock
 from tests.objects import conftest as processes
+from tests.objects.local.conftest import unprivileged
 
 
 @pytest.mark.crash
@@ -110,35 +110,16 @@ def test_a_lock_that_may_not_be_opened_is_named(store: LocalStore, root: Path) -
     assert not (root / "elsewhere").exists()
 
 
-@pytest.fixture
-def open_root() -> Iterator[Path]:
-    """A folder that every user gets to, which those of tests are not."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(("folder", "others"), [(0o755, False), (0o777, True)])
-def test_another_user_locks_only_where_he_may_write(open_root: Path, folder: int, others: bool) -> None:
-    root = open_root
-    store = LocalStore(str(root), lock_wait_s=0.3)
+def test_another_user_locks_only_where_he_may_write(open_folder: Path, folder: int, others: bool) -> None:
+    store, path = LocalStore(str(open_folder), lock_wait_s=0.3), open_folder / "q"
     etag = store.swap("q/doc", b'{"n":1}', expected=None)
-    (root / "q").chmod(folder)
+    path.chmod(folder)
     store.swap("q/doc", b'{"n":2}', expected=etag)
-    child = os.fork()
-    if child == 0:
-        os.setgid(65534)
-        os.setuid(65534)
-        code = 2
-        try:
-            with FolderLock(os.open(root / "q", os.O_RDONLY | os.O_DIRECTORY), str(root / "q"), 0.1):
-                code = 1
-        except Invalid:
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (1 if others else 0)
+    refused = contextlib.nullcontext() if others else pytest.raises(Invalid)
+    with unprivileged(), refused, FolderLock(os.open(path, os.O_RDONLY | os.O_DIRECTORY), str(path), 0.1):
+        pass
 
 
 def test_a_child_forked_under_the_lock_does_not_keep_it(root: Path) -> None:
