@@ -94,16 +94,12 @@ def test_a_rewind_says_what_comes_again_and_marks_it(
         assert (document["rewound"], found) == (False, moves)
         assert f"{again} messages" in group.partq(*REWIND, *words, *more, code=code).output
         assert group.seen() == before
-    assert (f"{again} messages will be" if again else "Nothing to rewind") in group.partq(
-        *REWIND, *words, "--yes"
-    ).stdout
+    done = group.partq(*REWIND, *words, "--yes").stdout
+    assert (f"{again} messages will be" if again else "Nothing to rewind") in done
     for partition, _, to, count in moves:
         now = group.checkpoints[partition]
-        marked = {
-            "offset": str(to),
-            "epoch": "2",
-            "redelivered_below": str(ends[partition]),
-        }  # nobody knows how far it came
+        # Nobody knows how far what was delivered came.
+        marked = {"offset": str(to), "epoch": "2", "redelivered_below": str(ends[partition])}
         assert {**now, **marked} == now if count else now == before[0][partition]
     assert group.rewinds == 1
 

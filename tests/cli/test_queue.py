@@ -5,14 +5,11 @@ people read of them is in docs/cli.md, which is run.
 from __future__ import annotations
 
 import os
-import re
 
 import pytest
 
 from tests.cli.groups import Group
 from tests.support.command_line import Partq, json_lines
-
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 # --- create -----------------------------------------------------------------------------------------------------------
 
@@ -27,25 +24,10 @@ def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
     assert (shown["quota_used"], shown["layout"]) == (0, {"generation": 0, "partitions": 4})
     ddl = ", ".join(f"c{number} INT" for number in range(1000))
     partq("queue", "create", "wide", "--partitions", 1000, "--schema", ddl)
-    shown = partq("queue", "describe", "wide").stdout
-    assert "… and 936 more partitions: --json shows all" in shown
-    assert "… and 936 more columns: --json shows all" in shown
-    assert "key               none: messages go to random partitions" in shown
+    assert partq("queue", "describe", "wide").stdout.count("… and 936 more ") == 2
 
 
-# --- list and describe ------------------------------------------------------------------------------------------------
-
-
-def test_list_shows_all_queues(partq: Partq) -> None:
-    assert partq("queue", "list").stdout.startswith(f"No queues in namespace 'default' of {partq.url}. Create one:")
-    for name in ("b", "a"):
-        partq("queue", "create", name, "--partitions", 1)
-    partq("publish", "b", stdin='{"value":"x"}\n')
-    first, second = partq.json("queue", "list")
-    assert (first["queue"], first["messages"], first["last_published"]) == ("a", 0, None)
-    assert (second["queue"], second["messages"]) == ("b", 1)
-    assert TIME.fullmatch(second["last_published"])
-    assert partq("queue", "list").stdout.splitlines()[2].split() == ["a", "1", "0", "never"]
+# --- describe ---------------------------------------------------------------------------------------------------------
 
 
 def test_describe_tells_what_is_in_a_queue(partq: Partq, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,18 +25,12 @@ def test_subscriptions_come_and_go_and_are_listed(shop: Partq) -> None:
     both = ["bills/eu", "orders/*/eu/>"]
     done = shop.json("queue", "subscribe", "EU", "a", "bills/eu")
     assert (done["queue"], done["subscribed"], done["subscriptions"]) == ("eu", ["a"], ["a", *both])
-    assert "attracted a already: nothing to do." in shop("queue", "subscribe", "eu", "a").stdout
     done = shop.json("queue", "unsubscribe", "eu", "a", "x")
     assert (done["unsubscribed"], done["subscriptions"]) == (["a"], both)
-    archive = {"queue": "archive", "subscriptions": [">"]}
-    assert shop.json("queue", "subscriptions") == [archive, {"queue": "eu", "subscriptions": both}]
     assert shop("queue", "subscriptions", "eu").stdout == "bills/eu\norders/*/eu/>\n"
-    assert shop.json("queue", "subscriptions", "silent") == {"queue": "silent", "subscriptions": []}
     assert "does not attract anything by its topic." in shop("queue", "subscriptions", "silent").stdout
-    assert shop("queue", "subscriptions", "--namespace", "empty").stdout.startswith("No queue of namespace 'empty'")
-    assert shop.json("queue", "subscriptions", "--topic", "bills") == [archive]
     found = shop.json("queue", "subscriptions", "--topic", "orders/new/eu/de")
-    assert found == [archive, {"queue": "eu", "subscriptions": ["orders/*/eu/>"]}]
+    assert [each["subscriptions"] for each in found] == [[">"], ["orders/*/eu/>"]]
     shop("queue", "unsubscribe", "archive", ">")
     assert "attracts bills. Let one: partq queue" in shop("queue", "subscriptions", "--topic", "bills").stdout
     found = shop.json("publish", "--topic", "nobody", stdin=LINES)
