@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pkgutil
 import time
 from typing import Any
 
 import pytest
 
+from partq_spark.log.queue import QueueLog
 from tests.client.conftest import Make, acknowledged
 
 
@@ -43,16 +43,14 @@ def test_of_many_compacted_partitions_the_rest_are_at_most_too_old(make: Make, m
                 publisher.send(b"x", key=str(number))
     assert queue.compact(min_age_s=0).steps
     queue.create_group("billing", starting=dict.fromkeys(range(40), 2))
-    name = "partq_spark.log.queue.QueueLog.times_us"
-    times: Any = pkgutil.resolve_name(name)
-    asked: list[object] = []
+    times, asked = QueueLog.times_us, list[object]()
 
-    def counted(queue: object, *given: object) -> Any:
+    def counted(queue: QueueLog, *given: Any) -> Any:
         asked.append(given)
         return times(queue, *given)
 
     oldest = {m.partition: m.timestamp.timestamp() for m in queue.browse() if m.offset == 2}
-    monkeypatch.setattr(name, counted)
+    monkeypatch.setattr(QueueLog, "times_us", counted)
     ages = {each.partition: each.lag_s for each in queue.status("billing").partitions}
     now_s = time.time()
     assert len(asked) == 16, "of forty"

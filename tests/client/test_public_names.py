@@ -13,35 +13,24 @@ import pytest
 import partq
 from partq_spark import client
 
-OWN = {"__version__", "register", "supervise", "processing"}
-CLIENT: list[str] = vars(client)["__all__"]
-PARTQ: list[str] = vars(partq)["__all__"]
+MODULES: dict[str, str] = {**vars(client)["_MODULE_OF"], **vars(partq)["_FROM_SPARK"]}
 
 
-def test_the_module_has_the_names_of_the_client_and_those_that_need_spark() -> None:
-    assert {*PARTQ} == {*CLIENT, *OWN}
-    assert len(PARTQ) == len(set(PARTQ))
-
-
-@pytest.mark.parametrize("name", sorted({*PARTQ} - {"__version__"}))
-def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
-    found = getattr(partq, name)
-    assert (inspect.getdoc(found) or "").strip()
-    if inspect.isclass(found):
-        silent = [
-            each
-            for each, member in vars(found).items()
+def test_the_names_are_those_of_the_modules_and_each_method_says_what_it_does() -> None:
+    names = vars(partq)["__all__"]
+    assert sorted(names) == sorted({*MODULES, "__version__", "register"})
+    silent = []
+    for name, module in MODULES.items():
+        found = getattr(partq, name)
+        assert found is getattr(importlib.import_module(module), name)
+        members = vars(found).items() if inspect.isclass(found) else ()
+        silent += [
+            f"{name}.{each}"
+            for each, member in members
             if not each.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
             if not inspect.getdoc(member)
         ]
-        assert silent == [], "public methods without a docstring"
-
-
-def test_a_name_is_the_one_that_its_module_has() -> None:
-    listed = {**vars(client)["_MODULE_OF"], **vars(partq)["_FROM_SPARK"]}
-    assert len(listed) > 50
-    for name, module in listed.items():
-        assert getattr(importlib.import_module(module), name) is getattr(partq, name)
+    assert silent == []
 
 
 def test_the_client_lists_no_module_above_it_and_a_name_that_is_not_there_is_refused() -> None:
