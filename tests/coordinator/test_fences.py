@@ -17,10 +17,10 @@ from coordinator.fences import Carried, carry_out, side_by_side
 from coordinator.observe import Validity, drained
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.group.model import Delivery, FlowRecord, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.objects.memory import MemoryStore
+from tests.coordinator.runtimes import KEY, Lines
 
-KEY: Final = GroupKey("default", "orders", "billing")
 HIM, HEIR, OTHER = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
 ENDS: Final = (100, 200, 300)
 HERE: Final = Validity(queue_id="q", incarnation="i")
@@ -39,14 +39,11 @@ class Stage:
     def __init__(self, *, his: bool = True) -> None:
         self.objects = MemoryStore(clock=lambda: 0.0, rng=Random(1))
         self.checkpoints = CheckpointStore(self.objects, KEY, "q")
-        self.told: list[tuple[str, int, str]] = []
+        self.log = Lines()
         if his:
             self.checkpoints.fence(0, to=HIM, epoch=2, start=0, delivered=None)
 
     def carry_out(self, *fences: Fence, records: dict[str, FlowRecord] | None = None, **rest: Any) -> Carried:
-        def log(level: str, event: str, /, **facts: Any) -> None:
-            self.told.append((f"{level} {event}", facts["partition"], facts["reason"]))
-
         given: dict[str, Any] = {
             "checkpoints": self.checkpoints,
             "starts": {},
@@ -55,7 +52,7 @@ class Stage:
             "is_asked_for": lambda: True,
             "run": lambda each, work: [each(item) for item in work],
         }
-        return carry_out(fences, key=KEY, validity=HERE, records=records or {}, log=log, **{**given, **rest})
+        return carry_out(fences, key=KEY, validity=HERE, records=records or {}, log=self.log, **{**given, **rest})
 
     def mark(self, partition: int = 0) -> Checkpoint:
         found = self.checkpoints.read(partition)
@@ -87,7 +84,7 @@ def test_what_counts_as_delivered(fence: Fence, record: FlowRecord | None, below
     assert done.events == [PartitionFenced(partition=0, epoch=3, owner=HEIR)]
     assert (stage.mark().owner, stage.mark().redelivered_below) == (HEIR, below)
     assert done.redelivered == below
-    assert stage.told == []
+    assert stage.log == []
 
 
 @pytest.mark.parametrize(
@@ -200,11 +197,10 @@ def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: tuple[i
     assert done.events == [PartitionFenced(partition=0, epoch=3, owner=HEIR)]
     assert done.redelivered == ALL, "up to the log's end, where nobody knows better"
     assert list(done.failed) == [1, 2]
-    assert [(level, partition) for level, partition, _ in stage.told] == [
-        ("debug fence_failed" if told else "warning fence_failed", 1),
-        ("warning fence_failed", 2),
-    ]
-    assert stage.checkpoints.name_of(1) in stage.told[0][2]
+    assert [level for level, *_ in stage.log] == ["debug" if told else "warning", "warning"]
+    first, second = stage.log.of("fence_failed")
+    assert (first["partition"], second["partition"]) == (1, 2)
+    assert stage.checkpoints.name_of(1) in str(first["reason"])
 
 
 def test_many_are_carried_out_by_threads_and_one_alone_without() -> None:

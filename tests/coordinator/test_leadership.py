@@ -12,14 +12,12 @@ import pytest
 from coordinator.failure_detector import FailureDetector
 from coordinator.leadership import Leadership, StoreLife, Timers, timers_of, with_timers
 from coordinator.settings import Settings
-from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.group.documents.identity import NAME, store_id
-from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Lease, Owner, Partition, Phase
+from partq_spark.group.model import GroupSettings, GroupState, Lease, Owner, Partition, Phase
 from partq_spark.objects.memory import MemoryStore
-from tests.support.ownership import MemoryOwnership, OwnershipServer
+from tests.coordinator.runtimes import KEY, World
 
-KEY: Final = GroupKey("default", "orders", "billing")
 A: Final = Owner("a", "a1")
 
 # --- silence ----------------------------------------------------------------------------------------------------------
@@ -78,31 +76,21 @@ def test_for_how_long_somebody_was_silent(case: str) -> None:
 # --- the lease --------------------------------------------------------------------------------------------------------
 
 
-class Stage:
-    """A store, a clock, and those who would lead. What they say is in `told`."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.told: list[tuple[str, object]] = []
-        rng = Random(1)
-        self.server = OwnershipServer(now_s=lambda: self.now_s, token=lambda: f"{rng.getrandbits(64):016x}")
-        self.store: MemoryOwnership = self.server.open()
-        self.store.incarnation()
+class Stage(World):
+    """A store, a clock, and those who would lead, each with a view of the store of its own."""
 
     def leader(self, name: str) -> Leadership:
-        """With a view of the store of its own."""
-
-        def log(_level: str, event: str, /, **facts: object) -> None:
-            self.told.append((event, facts["reason"]))
-
         store = self.server.open()
         store.incarnation()
-        effects = Effects(now_s=lambda: self.now_s, token=self.server.token)
         settings = Settings(name=name, lease_timeout_s=5.0, frozen_after_s=3.0)
-        return Leadership(store, KEY, settings=settings, effects=effects, log=log)
+        return Leadership(store, KEY, settings=settings, effects=self.effects(), log=self.log)
+
+    @property
+    def told(self) -> list[tuple[str, object]]:
+        return [(event, facts["reason"]) for _, event, facts in self.log]
 
     def lease(self) -> Lease:
-        found = self.store.read_lease(KEY)
+        found = self.server.open().read_lease(KEY)
         assert found is not None
         return found.lease
 
@@ -175,7 +163,7 @@ def test_a_lease_whose_taking_got_no_answer_is_asked_for_again_or_given_up(
     assert not only.held
     if gives_up:
         only.release()
-        assert stage.store.read_lease(KEY) is None, "who does not know whether it leads leaves nothing behind"
+        assert stage.server.open().read_lease(KEY) is None, "who does not know whether it leads leaves nothing behind"
         return
     if taken:
         assert other.look(()) is None
@@ -251,7 +239,7 @@ def test_a_state_gets_the_timers_that_are_known_better(
 
 def test_who_hears_late_that_a_store_was_restarted_does_not_ask_again(stage: Stage) -> None:
     """Each of many groups hears of it; one of them asks."""
-    life = StoreLife(stage.store)
+    life = StoreLife(stage.server.open())
     before = life.ask()
     life.lost("an earlier one")
     assert life.value == before
@@ -264,7 +252,7 @@ def test_who_hears_late_that_a_store_was_restarted_does_not_ask_again(stage: Sta
 @pytest.mark.parametrize("change", ["it is as it was", "it was removed", "it was removed and made anew"])
 def test_an_object_store_that_is_another_one_is_noticed(stage: Stage, change: str) -> None:
     objects = MemoryStore(clock=lambda: 0.0, rng=Random(1))
-    life = StoreLife(stage.store)
+    life = StoreLife(stage.server.open())
     life.look_at(objects)
     life.ask()
     store_id(objects)
