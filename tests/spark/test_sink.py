@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-import partq
 from tests.support.spark import Lab, ended
 
 pytestmark = pytest.mark.spark
@@ -88,17 +85,3 @@ def test_each_compression_is_read_back_and_used(lab: Lab) -> None:
             last[message.key] = number
         assert sum(last.values()) == sum(range(11_995, 12_000))
     assert sizes["none"] / 4 > sizes["lz4"] != sizes["zstd"] < sizes["none"] / 4
-
-
-def test_the_default_store_is_the_drivers_variable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PARTQ_STORE as it was when Spark started; what this process has set since does not matter (spark-traps.md 26)."""
-    jvm = lab.spark.sparkContext._jvm
-    assert jvm is not None
-    url = jvm.java.lang.System.getenv("PARTQ_STORE")
-    assert url.endswith("default-store")
-    monkeypatch.setenv("PARTQ_STORE", lab.url)
-    name = f"orders-{os.getpid()}"
-    queue = partq.create_queue(name, partitions=1, store=url)
-    lab.spark.createDataFrame([("v",)], "value string").write.format("partq").mode("append").save(name)
-    assert lab.spark.read.format("partq").load(name).count() == 1
-    assert queue.describe().messages == 1
