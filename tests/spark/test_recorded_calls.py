@@ -20,10 +20,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSourceReader, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partq_spark.spark.reader import PartqBatchReader
 from tests.spark.probe import Log, ProbeReader, ProbeWriter, calls, install
 from tests.support.spark import QUERY_WAIT_S, Lab, ended, failure
 from tests.support.waiting import wait_until
@@ -320,8 +319,3 @@ def test_the_first_batch_must_match_the_schema_to_the_letter(lab: Lab, log: Path
     """11."""
     with pytest.raises(PySparkException, match="DATA_SOURCE_RETURN_SCHEMA_MISMATCH"):
         lab.spark.read.format("probe").option("large", "yes").option("log", str(log)).load().collect()
-
-
-def test_partq_takes_no_filters() -> None:
-    """14: an override makes every batch read fail while Spark's setting for it is off, which is its default."""
-    assert PartqBatchReader.pushFilters is DataSourceReader.pushFilters
