@@ -265,9 +265,6 @@ def test_half_a_document_is_none(redis: InRedis, half: str) -> None:
         assert store.read_state(KEY) is store.read_state(KEY, known="t1") is None
         assert (store.read_lease(KEY), store.read_flow(KEY, "billing-1")) == (None, None)
         assert (store.read_flows(KEY), store.list_ownership(KEY)) == ({}, {})
-    if not half:  # what is its own it writes anew
-        assert mine.beat(KEY, "billing-1", ME) is None
-        redis.raw.delete(redis.named(BEAT))
     begin(redis)
     assert list(redis.open().read_flows(KEY)) == ["billing-1"]
 

@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from cryptography import x509
@@ -56,9 +57,9 @@ class TlsRedis(RedisServer):
         self._files = certificates / certificate
         self._clients = ("--tls-auth-clients", clients, "--tls-ca-cert-file", str(certificates / "client.pem"))
 
-    def tls_url(self, **files: Path) -> str:
+    def tls_url(self, certificates: Path, **files: str) -> str:
         """With `ssl_ca_certs=…` and the like."""
-        query = "&".join(f"{name}={path}" for name, path in files.items())
+        query = "&".join(f"{name}={certificates / file}" for name, file in files.items())
         return f"rediss://127.0.0.1:{self.tls_port}/0" + (f"?{query}" if query else "")
 
     def command(self) -> list[str]:
@@ -91,56 +92,55 @@ def refused(url: str) -> PartqError:
     return caught.value
 
 
-def test_a_server_whose_authority_is_named_is_trusted(server: TlsRedis, certificates: Path) -> None:
-    url, objects = server.tls_url(ssl_ca_certs=certificates / "server.pem"), an_object_store()
-    store = open_ownership(url, store=objects)
-    listening = open_ownership(url, store=objects, group=KEY)
-    assert listening.wait_news(5) is None
-    store.swap_state(KEY, b'{"x":"' + b"y" * 100_000 + b'"}', token="t1", expected=None)
-    assert listening.wait_news(5) == frozenset({KEY})
-    assert listening.wait_news(0.05) == frozenset()
-    assert listening.read_state(KEY, known="t1") is not None
-    server.kill()
-    server.start()
-    assert store.incarnation()
-    for opened in (store, listening):
-        opened.close()
-
-
-def test_the_machines_own_authorities_count_too(
-    server: TlsRedis, certificates: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "server.pem"))
-    store = open_ownership(server.tls_url(), store=an_object_store())
-    assert store.incarnation()
-    store.close()
-
-
-def test_a_server_may_ask_for_a_clients_certificate(certificates: Path) -> None:
-    with running(TlsRedis(certificates, clients="yes")) as server:
-        trusted = {"ssl_ca_certs": certificates / "server.pem"}
-        mine = {"ssl_certfile": certificates / "client.pem", "ssl_keyfile": certificates / "client.key"}
-        store = open_ownership(server.tls_url(**trusted, **mine), store=an_object_store())
-        assert store.incarnation()
-        store.close()
-        error = str(refused(server.tls_url(**trusted)))
-        assert "ssl_certfile" in error or "TLS" in error  # the refusal may come during the handshake or after it
+TRUSTED: Final = {"ssl_ca_certs": "server.pem"}
+MINE: Final = {"ssl_certfile": "client.pem", "ssl_keyfile": "client.key"}
 
 
 @pytest.mark.parametrize(
-    ("used", "trusted", "says"),
+    ("clients", "files", "environ"),
     [
-        ("server", None, "certificate is not trusted.*ssl_ca_certs"),
-        ("server", "other.pem", "certificate is not trusted.*ssl_ca_certs"),
-        ("away", "away.pem", "certificate is not trusted.*127.0.0.1"),  # it is for another address
-        ("server", "no.pem", "file cannot be read"),
+        ("no", TRUSTED, {}),
+        ("no", {}, {"SSL_CERT_FILE": "server.pem"}),  # the machine's own authorities count too
+        ("yes", TRUSTED | MINE, {}),
     ],
 )
-def test_a_certificate_that_is_wrong_is_refused(certificates: Path, used: str, trusted: str | None, says: str) -> None:
-    with running(TlsRedis(certificates, used)) as server:
-        files = {} if trusted is None else {"ssl_ca_certs": certificates / trusted}
-        error = refused(server.tls_url(**files))
-        assert isinstance(error, Invalid)
+def test_a_server_whose_authority_is_named_is_trusted(
+    certificates: Path, clients: str, files: dict[str, str], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, file in environ.items():
+        monkeypatch.setenv(name, str(certificates / file))
+    with running(TlsRedis(certificates, clients=clients)) as server:
+        url, objects = server.tls_url(certificates, **files), an_object_store()
+        store, listening = (open_ownership(url, store=objects, group=group) for group in (None, KEY))
+        assert listening.wait_news(5) is None
+        store.swap_state(KEY, b'{"x":"' + b"y" * 100_000 + b'"}', token="t1", expected=None)
+        assert listening.wait_news(5) == frozenset({KEY})
+        assert listening.wait_news(0.05) == frozenset()
+        assert listening.read_state(KEY, known="t1") is not None
+        server.kill()
+        server.start()
+        assert store.incarnation()
+        for opened in (store, listening):
+            opened.close()
+
+
+@pytest.mark.parametrize(
+    ("used", "files", "says"),
+    [
+        ("server", {}, "certificate is not trusted.*ssl_ca_certs"),
+        ("server", {"ssl_ca_certs": "other.pem"}, "certificate is not trusted.*ssl_ca_certs"),
+        ("away", {"ssl_ca_certs": "away.pem"}, "certificate is not trusted.*127.0.0.1"),  # it is for another address
+        ("server", {"ssl_ca_certs": "no.pem"}, "file cannot be read"),
+        ("asks", TRUSTED, "ssl_certfile|TLS"),  # the refusal may come during the handshake or after it
+    ],
+)
+def test_a_certificate_that_is_wrong_is_refused(
+    certificates: Path, used: str, files: dict[str, str], says: str
+) -> None:
+    asks = used == "asks"
+    with running(TlsRedis(certificates, "server" if asks else used, clients="yes" if asks else "no")) as server:
+        error = refused(server.tls_url(certificates, **files))
+        assert isinstance(error, Invalid) or asks
         assert re.search(says, str(error))
 
 
@@ -155,7 +155,7 @@ def test_a_firewall_that_lets_nobody_out_is_no_certificates_fault(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    error = refused(server.tls_url(ssl_ca_certs=certificates / "server.pem") if tls else server.url)
+    error = refused(server.tls_url(certificates, **TRUSTED) if tls else server.url)
     assert isinstance(error, Unavailable)
     assert os.strerror(code) in str(error)
     assert "certificate" not in str(error)
