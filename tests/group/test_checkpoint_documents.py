@@ -17,7 +17,8 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.checksums import sealed
 from partq_spark.objects.api import Document
 from partq_spark.objects.local import LocalStore
-from tests.group.test_checkpoints import A1, B1, KEY, QUEUE_ID, Lossy, checkpoints_in
+from tests.group.ownership.conftest import KEY
+from tests.group.test_checkpoints import A1, B1, QUEUE_ID, Lossy, checkpoints_in
 from tests.objects.conftest import azure_store, memory_store
 
 NOBODY: Final = 65534

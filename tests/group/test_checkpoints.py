@@ -15,13 +15,13 @@ import pytest
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
-from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.model import Owner
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.register import MAX_TRIES
+from tests.group.ownership.conftest import KEY
 from tests.objects.conftest import memory_store
 from tests.support.way import Way
 
-KEY = GroupKey("default", "orders", "billing")
 QUEUE_ID = "00aa00aa00aa00aa"
 TIME_US = 1_795_000_000_000_000
 A1, A2, B1 = Owner("a", "1111"), Owner("a", "2222"), Owner("b", "3333")

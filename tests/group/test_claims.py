@@ -16,28 +16,13 @@ from partq_spark.group import claims
 from partq_spark.group.binding import Life
 from partq_spark.group.claims import Claim, FlowChangeUpdate
 from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
-from partq_spark.group.model import Delivery, Flow, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.group.model import Delivery, Flow, Partition, Phase
 from partq_spark.group.progress_writer import ending_if_unknown
 from partq_spark.group.settings import SessionSettings
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
+from tests.group.test_status import A, B, C, state
 from tests.log.queues import empty_head
-
-A, B, C = Owner("a", "1"), Owner("b", "2"), Owner("c", "3")
-
-
-def state(*partitions: Partition) -> GroupState:
-    return GroupState(
-        queue_id="q",
-        incarnation="i",
-        settings=GroupSettings(),
-        partitions={one.partition: one for one in partitions},
-        flows={
-            "a": Flow(name="a", instance="1", bound=True, since=1, active=True),
-            "b": Flow(name="b", instance="2", bound=True, since=2),
-            "c": Flow(name="c", instance="3", bound=True, since=3),
-        },
-    )
 
 
 @pytest.mark.conformance("FLO-03")

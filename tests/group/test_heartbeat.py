@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from partq_spark.base.errors import Corrupt, Unavailable
 from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sighting, Sign
+from tests.support.waiting import wait_until
 
-WAIT_S = 10.0
 INTERVAL_S = 0.01
 
 
@@ -41,18 +40,11 @@ class Beats:
         return self.count == counted
 
 
-def soon(look: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not look():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
 def test_it_beats_until_it_is_stopped_and_trouble_passes() -> None:
     away, still_away = Unavailable("away"), Unavailable("still away")
     beats = Beats(None, away, still_away)
     with beats.thread as heartbeat:
-        soon(lambda: beats.count >= 5)
+        wait_until(lambda: beats.count >= 5, "beats")
         assert beats.troubles[:5] == [None, None, away, still_away, None]
     assert beats.is_still()
     assert not heartbeat.is_beating
@@ -64,7 +56,7 @@ def test_it_beats_until_it_is_stopped_and_trouble_passes() -> None:
 def test_an_error_ends_it_and_reaches_the_main_thread(error: Exception) -> None:
     beats = Beats(error)
     with beats.thread as heartbeat:
-        soon(lambda: not heartbeat.is_beating)
+        wait_until(lambda: not heartbeat.is_beating, "end")
         assert beats.count == 1
         with pytest.raises(type(error)):
             heartbeat.check()
@@ -75,14 +67,14 @@ def test_an_error_ends_it_and_reaches_the_main_thread(error: Exception) -> None:
 def test_it_is_silent_while_frozen_and_ends_when_gone() -> None:
     beats = Beats()
     with beats.thread as heartbeat:
-        soon(lambda: beats.count > 0)
+        wait_until(lambda: beats.count > 0, "beat")
         beats.sign = Sign.FROZEN
         assert beats.is_still()
         assert heartbeat.is_beating
         counted, beats.sign = beats.count, Sign.ALIVE
-        soon(lambda: beats.count > counted)
+        wait_until(lambda: beats.count > counted, "beat")
         beats.sign = Sign.GONE
-        soon(lambda: not heartbeat.is_beating)
+        wait_until(lambda: not heartbeat.is_beating, "end")
         assert heartbeat.ended_because == "as told"
 
 
@@ -92,7 +84,7 @@ def test_a_main_thread_that_ended_is_nobody() -> None:
     line = Liveness(parent=os.getppid(), main_thread=other)
     assert line.look().sign is Sign.GONE  # not even begun
     other.start()
-    other.join(WAIT_S)
+    other.join()
     assert line.look() == Sighting(sign=Sign.GONE, reason="the main thread has ended")
     alone = Liveness(parent=None, main_thread=other)
     assert alone.look() == Sighting(sign=Sign.ALIVE), "a process that stands alone may go on in other threads"

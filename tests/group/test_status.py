@@ -29,7 +29,7 @@ from partq_spark.log.model import Head
 from tests.group.ownership.conftest import KEY, a_record, delivery
 from tests.log.queues import empty_head
 
-A, B, GONE = Owner("a", "a1"), Owner("b", "b1"), Owner("gone", "g1")
+A, B, C, GONE = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1"), Owner("gone", "g1")
 LEASE: Final = Lease(token="l1", name="host:1", beat=3)
 UNASSIGNED, UNBOUND = PartitionStatus.UNASSIGNED, PartitionStatus.UNBOUND
 PAUSED, READY = PartitionStatus.PAUSED, PartitionStatus.READY
@@ -48,6 +48,7 @@ def state(*partitions: Partition, **more: Any) -> GroupState:
         flows={
             "a": Flow(name="a", instance="a1", bound=True, since=1, active=True),
             "b": Flow(name="b", instance="b1", bound=True, since=2),
+            "c": Flow(name="c", instance="c1", bound=True, since=3),
             "gone": Flow(name="gone", instance="g1", bound=False, since=0),
         },
     )
