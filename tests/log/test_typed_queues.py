@@ -5,7 +5,6 @@ readers of other versions see (TYP-01, TYP-05 to TYP-08).
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
 from partq_spark.log.admin import alter_queue, create_group, create_queue, delete_queue, list_queues, remove_remains
 from partq_spark.log.compaction import compact
-from partq_spark.log.destinations import plan_topic, plan_topics
+from partq_spark.log.destinations import plan_topic
 from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.model import FORMAT, Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
@@ -320,16 +319,19 @@ def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkey
 
 
 STAGES = """
-import pickle, sys
+import sys
 from pathlib import Path
+import pyarrow as pa
 from partq_spark.log.connect import shared_store
+from partq_spark.log.destinations import plan_queue
 from partq_spark.log.fanout import Fan
-plan, batch, topics = pickle.loads(Path({plan!r}).read_bytes())
-with Fan(shared_store({store!r}, 60.0), plan, seed="q/7/0", given=batch.schema) as fan:
-    fan.add(batch, topics)
-    (staged,), unattracted = fan.finish()
-assert (staged.segment.rows, unattracted.messages) == (3_999, 1)
-print(*sys.modules)
+from partq_spark.log.queue import QueueLog
+batch = pa.ipc.open_stream(Path(sys.argv[2]).read_bytes()).read_next_batch()
+queue = QueueLog(shared_store(sys.argv[1], 60.0), "default", "orders")
+with Fan(queue.store, plan_queue(queue), seed="q/7/0", given=batch.schema) as fan:
+    fan.add(batch)
+    (staged,), _ = fan.finish()
+print(staged.segment.rows, "partq_spark.log.schema.conform" in sys.modules, "pandas" in sys.modules)
 """
 
 
@@ -339,14 +341,11 @@ def test_tasks_that_publish_import_no_pandas(tmp_path: Path) -> None:
     """
     store = open_store(f"file:{tmp_path}", retry_timeout_s=60.0)
     columns = columns_of(schema_from("id INT, at TIMESTAMP, total DECIMAL(5,2), deep MAP<STRING, ARRAY<INT>>"), "id")
-    queue = create_queue(store, "default", "orders", 8, QueueConfig(max_message_bytes=200), columns=columns)
-    subscribe(queue, "orders/>")
+    create_queue(store, "default", "orders", 8, QueueConfig(max_message_bytes=200), columns=columns)
     row = {"id": 7, "at": datetime.now(UTC), "total": Decimal("1.50"), "deep": [("k", [1, 2])]}
     batch = pa.RecordBatch.from_pylist([row, {**row, "id": None}] * 2_000, schema=schema_of(columns))
-    topics = pa.array([*["orders/new"] * 3_999, "else"])
-    plan = tmp_path / "plan"
-    plan.write_bytes(pickle.dumps((plan_topics("default", [queue]), batch, topics)))
-    code = STAGES.format(plan=str(plan), store=store.url)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert "partq_spark.log.schema.conform" in done.stdout
-    assert "pandas" not in done.stdout.split()
+    with pa.ipc.new_stream(tmp_path / "rows", batch.schema) as stream:
+        stream.write_batch(batch)
+    command = [sys.executable, "-c", STAGES, store.url, str(tmp_path / "rows")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["4000", "True", "False"]

@@ -238,21 +238,17 @@ def test_credentials_that_open_nothing_are_invalid_and_shown_nowhere(
     assert time.monotonic() - begin_s < 20, "a wrong key does not become right by trying again"
 
 
-def signature(azurite: Azurite, container: str, permission: str) -> str:
-    return generate_container_sas(
-        account_name=azurite.account,
-        container_name=container,
-        account_key=azurite.key,
-        permission=permission,
-        expiry=datetime.now(UTC) + timedelta(hours=1),
-    )
-
-
 def test_a_shared_access_signature_works_and_is_shown_nowhere(
     azurite: Azurite, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_store(url, retry_timeout_s=0).create("made", b"x")
-    sas = signature(azurite, url.split("/")[2], "rl")
+    sas = generate_container_sas(
+        account_name=azurite.account,
+        container_name=url.split("/")[2],
+        account_key=azurite.key,
+        permission="rl",
+        expiry=datetime.now(UTC) + timedelta(hours=1),
+    )
     secret = dict(part.split("=", 1) for part in sas.split("&"))["sig"]
 
     def shown(endpoint: str, call: Callable[[ObjectStore], object]) -> str:
