@@ -352,9 +352,8 @@ def changed(raw: Any, path: list[str], value: object) -> Any:
 
 
 def test_a_chunk_or_a_line_that_contradicts_is_named() -> None:
-    data = codec.encode_entries([structs.replace(ENTRY, segments=())])
-    with pytest.raises(Corrupt, match="a slice is in segment 1 of entry 2, which has 0"):
-        codec.decode_entries(data, chunk_ref(data))
+    problem = problem_of(KINDS["entries"], codec.encode_entries([structs.replace(ENTRY, segments=())]))
+    assert "a slice is in segment 1 of entry 2, which has 0" in str(problem)
     with pytest.raises(Corrupt, match="line 2 of writer page page is damaged: it is line 1; restore"):
         codec.decode_writer_line(codec.encode_writers({"query": RECORD}), PAGE, 1)
 

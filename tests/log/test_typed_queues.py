@@ -277,42 +277,42 @@ def test_slices_of_all_versions_become_one_of_the_newest_also_for_a_plan_that_do
     assert oldest_us(queue, head, {0: (45, 60)}) == times[45]
 
 
-def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "only", "decoded"),
+    [
+        ("c INT, a INT", (), [["a", "c"]] * 2),
+        ("d INT", (), [[], ["d"]]),
+        ("a INT", ("_headers", "_timestamp"), [["a", "_headers"]] * 2),
+        ("", ("_headers",), [["_headers"]] * 2),
+        ("", (), [[], []]),
+        ("b STRING", None, [["b", "_headers"]] * 2),
+    ],
+)
+def test_only_the_columns_that_the_reader_takes_are_decoded(
+    world: World, monkeypatch: pytest.MonkeyPatch, wanted: str, only: tuple[str, ...] | None, decoded: list[list[str]]
+) -> None:
     queue = typed.create(world, "a INT, b STRING, c INT", partitions=1, key="a")
-    stage = stage_of(queue.refresh())
-    heads = [[{"key": "h", "value": b"1"}]]
-    publish(queue, stage, typed.staged(queue, stage, [{"a": 1, "b": "x", "c": 2}], headers=heads))
-    alter_queue(queue, add_columns="d INT")
-    stage = stage_of(queue.refresh())
-    publish(queue, stage, typed.staged(queue, stage, [{"a": 3, "b": "y", "c": 4, "d": 5}], headers=heads))
-    decoded: list[list[str]] = []
+    row = {"a": 1, "b": "x", "c": 2, "d": 3}
+    for added in (None, "d INT"):
+        if added is not None:
+            alter_queue(queue, add_columns=added)
+        stage = stage_of(queue.refresh())
+        publish(queue, stage, typed.staged(queue, stage, [row], headers=[[{"key": "h", "value": b"1"}]]))
+    found: list[list[str]] = []
 
     def noted(*given: Any, **more: Any) -> pa.RecordBatch:
         batch = read_slice(*given, **more)
-        decoded.append(batch.schema.names)
+        found.append(batch.schema.names)
         return batch
 
     monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
-    head = queue.refresh()
-
-    def seen(ddl: str | None, only: tuple[str, ...] | None) -> tuple[list[list[str]], list[dict[str, Any]], list[bool]]:
-        decoded.clear()
-        payload = pa.schema([]) if ddl is None else schema_from(ddl)
-        view = tree.view(head, everything(head))
-        found = list(RangeReader(queue, head.queue_id, view, payload=payload, only=only).pieces())
-        assert [piece.batch.num_rows for piece in found] == [1, 1]
-        return (
-            [*decoded],
-            [row for piece in found for row in typed.rows_of(piece)],
-            [bool(each.headers) for each in found],
-        )
-
-    assert seen("c INT, a INT", ()) == ([["a", "c"]] * 2, [{"c": 2, "a": 1}, {"c": 4, "a": 3}], [False, False])
-    assert seen("d INT", ()) == ([[], ["d"]], [{"d": None}, {"d": 5}], [False, False])
-    assert seen("a INT", ("_headers", "_timestamp")) == ([["a", "_headers"]] * 2, [{"a": 1}, {"a": 3}], [True, True])
-    assert seen(None, ("_headers",))[0] == [["_headers"], ["_headers"]]
-    assert seen(None, ())[0] == [[], []]
-    assert seen("b STRING", None)[0] == [["b", "_headers"]] * 2
+    payload = schema_from(wanted) if wanted else pa.schema([])
+    view = tree.view(queue.refresh(), everything(queue.head))
+    pieces = list(RangeReader(queue, queue.head.queue_id, view, payload=payload, only=only).pieces())
+    assert [bool(piece.headers) for piece in pieces] == [only is None or "_headers" in only] * 2
+    assert found == decoded
+    for piece, later in zip(pieces, (None, 3), strict=True):
+        assert typed.rows_of(piece) == [{name: {**row, "d": later}[name] for name in payload.names}]
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------

@@ -12,22 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from partq_spark.log import tree
 from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.destinations import plan_queue
 from partq_spark.log.fanout import Fan, StagedFor, publish_all
-from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.columns import name_text
 from partq_spark.log.schema.ddl import type_text
-from partq_spark.log.schema.keys import texts_of
 from partq_spark.log.schema.types import KEY_TYPES
 from partq_spark.log.schema.versions import columns_of, schema_of
 from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.memory import MemoryStore
-from tests.log.queues import everything
+from tests.log import typed
 from tests.log.schema.shapes import batches, same, schemas, types
 from tests.support.properties import examples
 
@@ -53,29 +49,13 @@ def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[StagedFor]:
     return staged
 
 
-def read(queue: QueueLog) -> dict[int, dict[str, Any]]:
-    """By its number, each row with all columns of today; fails if one is there twice."""
-    head = queue.refresh()
-    assert head.columns is not None
-    found: dict[int, dict[str, Any]] = {}
-    for piece in RangeReader(queue, head.queue_id, tree.view(head, everything(head))).pieces():
-        piece.batch.validate(full=True)
-        rows = piece.batch.select(list(head.columns.names)).to_pylist()
-        keys = [None] * len(rows) if head.columns.key is None else texts_of(piece.batch.column(head.columns.key))
-        for row, key in zip(rows, keys, strict=True):
-            assert row[NUMBER.name] not in found
-            found[row[NUMBER.name]] = row
-            if key is not None and key.is_valid and head.layout.generation == len(head.layouts) - 1 == 0:
-                assert partition_of(key.as_py().encode(), head.partitions) == piece.partition
-    return found
-
-
 def check(queue: QueueLog, expected: Mapping[int, Mapping[str, Any]]) -> None:
-    """All rows are there, with null in columns that they were published without."""
-    columns = queue.refresh().columns
+    """All rows are there once, with null in columns that they were published without."""
+    columns, found = queue.refresh().columns, typed.read_flat(queue)
     assert columns is not None
     wanted = {number: {name: row.get(name) for name in columns.names} for number, row in expected.items()}
-    assert same(read(queue), wanted)
+    assert same({row[NUMBER.name]: row for row in found}, wanted)
+    assert len(found) == len(wanted)
 
 
 @pytest.mark.conformance("TYP-02")

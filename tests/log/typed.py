@@ -92,6 +92,7 @@ def read(queue: QueueLog, wanted: str | pa.Schema | None = None) -> dict[int, li
     for piece in pieces(queue, wanted):
         mine = found.setdefault(piece.partition, [])
         assert piece.offset == earliest[piece.partition] + len(mine)
+        piece.batch.validate(full=True)
         mine += rows_of(piece)
     return found
 

@@ -262,7 +262,13 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_is_named_and_nothing_is_half_done(root: Path, store: LocalStore) -> None:
+def test_a_full_disk_or_a_file_size_limit_is_named_and_nothing_is_half_done(root: Path, store: LocalStore) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        writes_fail(store, root, r"File too large.*nothing half done.*ulimit -f")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     with mounted(root, "size=1m"):
         writes_fail(store, root, r"No space left on device.*nothing half done.*free space")
 
@@ -275,15 +281,6 @@ def test_a_full_disk_is_named_and_nothing_is_half_done(root: Path, store: LocalS
         assert not [name for name in files(root) if ".tmp-" in name]
         assert store.delete("many/0")
         store.create("many/0", b"there is room again")
-
-
-def test_a_file_size_limit_is_named_and_nothing_is_half_done(root: Path, store: LocalStore) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
-    try:
-        writes_fail(store, root, r"File too large.*nothing half done.*ulimit -f")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_store_one_may_not_write_to_says_so(root: Path, store: LocalStore) -> None:
