@@ -175,10 +175,11 @@ def test_a_harmed_segment_is_an_error_after_what_came_before_it_or_skipped_and_n
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("fail", [True, False])
-@pytest.mark.parametrize("lost", ["segment", "chunk", "many segments"])
+@pytest.mark.parametrize("lost", ["segment", "many segments", "chunk", "chunk, damaged"])
 def test_what_is_lost_is_not_looked_for_as_long_as_the_head_goes_on_changing(
     world: World, fail: bool, lost: str
 ) -> None:
+    """A chunk is never skipped: it says what there is, without it nobody knows what would be left out."""
     hooked = Hooked(world.store)
     queue = through(hooked, world.numbered(40, rows=2))
     found = reader_of(queue, fail=fail)
@@ -186,40 +187,28 @@ def test_what_is_lost_is_not_looked_for_as_long_as_the_head_goes_on_changing(
         queue.segment_folder + entry.segments[0]
         for entry in tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)
     ]
-    chunk = queue.log_folder + queue.head.tree[-1].name
-    gone = {"segment": segments[3:4], "chunk": [chunk], "many segments": segments[3:33]}[lost]
-    for name in gone:
-        world.store.delete(name)
+    is_chunk = lost.startswith("chunk")
+    harmed = [queue.log_folder + queue.head.tree[-1].name] if is_chunk else segments[3 : 4 if lost == "segment" else 33]
+    for name in harmed:
+        if lost.endswith("damaged"):
+            flip(world, name, 100)
+        else:
+            world.store.delete(name)
 
     def busy(kind: str, name: str) -> None:
-        if kind == "read" and name in gone:
+        if kind == "read" and name in harmed:
             assert len(hooked.calls) < 1000, "it is looked for without end"
             send(world.handle(), values(10))
 
     hooked.before = busy
-    if fail or lost == "chunk":
-        with pytest.raises(ObjectMissing, match=gone[0]):
+    if fail or is_chunk:
+        said = "is damaged" if lost.endswith("damaged") else "is not there"
+        with pytest.raises(Corrupt, match=f"{harmed[0].removeprefix(queue.log_folder)} {said}"):
             list(found.pieces())
-        assert len([name for _, name in hooked.calls if name == gone[0]]) <= 3
     else:
-        skipped = range(6, 6 + 2 * len(gone))
+        skipped = range(6, 6 + 2 * len(harmed))
         assert list(numbers(found.pieces())) == [number for number in range(80) if number not in skipped]
-        assert all(len([name for _, name in hooked.calls if name == each]) <= 2 for each in gone)
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("fail", [True, False])
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_chunk_that_is_damaged_or_gone_is_never_skipped(world: World, fail: bool, gone: bool) -> None:
-    """It says what there is; without it nobody knows what would be left out."""
-    queue = world.numbered(20)
-    name = queue.log_folder + queue.head.tree[0].name
-    if gone:
-        world.store.delete(name)
-    else:
-        flip(world, name, 100)
-    with pytest.raises(Corrupt, match=rf"{queue.head.tree[0].name} is {'not there' if gone else 'damaged'}"):
-        list(reader_of(queue, fail=fail).pieces())
+    assert all(len([name for _, name in hooked.calls if name == each]) <= 2 + (fail or is_chunk) for each in harmed)
 
 
 def test_what_a_log_cannot_be_is_damage(world: World) -> None:
