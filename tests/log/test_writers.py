@@ -71,6 +71,10 @@ def test_what_is_past_its_age_is_dropped_but_a_small_queue_forgets_nobody(world:
     assert all(known(queue, f"late {number}") == 1 for number in range(40))
     assert len(queue.head.writers) + sum(page.writers for page in queue.head.writer_pages) <= 40 + 8
 
+    oldest, *others = queue.head.writers
+    put(queue, oldest, 2)
+    assert [*queue.head.writers] == [*others, oldest], "who published last goes last"
+
     few = world.create(1, "few")
     put(few, "long ago", 3)
     world.clock.now_us += 50 * AGE_US
@@ -81,25 +85,6 @@ def test_what_is_past_its_age_is_dropped_but_a_small_queue_forgets_nobody(world:
 
 
 # --- what a look costs, and what it meets -----------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("small")
-def test_pages_are_read_only_for_writers_that_the_head_does_not_know_and_its_map_is_oldest_first(world: World) -> None:
-    for number in range(20):
-        put(world.handle() if number else world.create(1), f"writer {number}")
-    hooked = Hooked(world.store)
-    queue = world.handle(store=hooked)
-    queue.refresh()
-    hooked.calls.clear()
-    assert known(queue, "writer 19") == 1
-    assert hooked.calls == []
-    assert known(queue, "somebody new") is None
-    assert [name for _, name in hooked.calls] == [
-        queue.log_folder + page.name for page in reversed(queue.head.writer_pages)
-    ]
-    oldest, *others = queue.head.writers
-    put(queue, oldest, 2)
-    assert [*queue.head.writers] == [*others, oldest]
 
 
 @pytest.mark.conformance("DIS-09")
@@ -120,6 +105,9 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
 
     watched = world.handle(store=(hooked := Hooked(world.store)))
     watched.refresh()
+    hooked.calls.clear()
+    assert known(watched, [*head.writers][-1]) == 0
+    assert hooked.calls == [], "pages are for writers that the head does not know"
     read = [0]
     load = hooked.read
 
@@ -130,6 +118,7 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
 
     hooked.read = reading  # type: ignore[method-assign] # a hook is told no lengths
     assert writers.last_batch(watched, "publish-id:another") is None
+    assert [name for _, name in hooked.calls] == [queue.log_folder + page.name for page in reversed(head.writer_pages)]
     assert read[0] < len(head.writer_pages) * 10_000
     found = writers.last_batch(watched, "publish-id:import of file 000004711")
     assert found is not None
