@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.log import admin, compaction, housekeeping, publish_times, tree
+from partq_spark.log import admin, housekeeping, publish_times, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import publish
@@ -222,11 +222,3 @@ def test_what_cannot_be_read_is_named_and_nothing_is_swapped(world: World, harm:
         compact(world.handle(store=hooked), min_age_s=STILL_S)
     assert len([name for _, called in hooked.calls if called == name]) <= 2
     assert queue.refresh().tree == before
-
-
-def test_by_default_running_publishes_are_left_alone(world: World) -> None:
-    queue = filled(world)
-    assert compact(queue) is None
-    world.clock.now_us += 300 * SECOND_US
-    assert compact(queue) is not None
-    assert compaction.MIN_AGE_S > 2 * 120

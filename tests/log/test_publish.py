@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.base.errors import Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig, WriterPage
 from partq_spark.log.publish import Full, NumberUsed, Outdated, PublishIdentity, Unsettled, publish
@@ -238,20 +238,6 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
     assert [kind for kind, _ in hooked.calls] == ["read", "load", "swap"]
     assert world.clock.pauses == 0
     assert read_flat(world.handle()) == [b"1"]
-
-
-@pytest.mark.parametrize("busy", [False, True])
-def test_a_page_that_the_present_head_names_must_be_there_and_is_not_looked_for_without_end(
-    world: World, busy: bool
-) -> None:
-    """Also while the head goes on changing. Without an identity it is not needed."""
-    world.create(1).change(lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
-    hooked = Hooked(world.store)
-    hooked.before = lambda kind, name: send(world.handle(), values(2)) if kind == "read" and busy else None
-    with pytest.raises(ObjectMissing, match=GONE.name):
-        send(world.handle(store=hooked), values(1), ME)
-    assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
-    assert send(world.handle(), values(1)).rows == 1
 
 
 # --- the quota --------------------------------------------------------------------------------------------------------
