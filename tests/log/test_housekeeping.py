@@ -269,7 +269,7 @@ def test_a_collector_that_sleeps_before_it_reads_the_head_shortens_nobodys_grace
     """
     queue = world.numbered(6)
     rounds(world, 4)  # what was marked is ripe
-    stages: list[Stage] = []
+    head, stages = queue.head, list[Stage]()
 
     def meanwhile() -> None:
         world.clock.now_us += 30 * HOUR_US
