@@ -51,12 +51,12 @@ def take(tab: Tab, played: Scene, url: str, folder: Path) -> None:
     tab.look(1200, 850)
     tab.open(url + "/")
     time.sleep(LINE_S / 2)  # a rate is that of the last seconds
-    tab.picture(folder / "page-queues.png", whole=False)
+    tab.picture(folder / "page-queues.png")
     tab.open(f"{url}/queues/{QUEUE}")
     time.sleep(2)
-    tab.picture(folder / "page-queue.png", whole=False)
+    tab.picture(folder / "page-queue.png")
     tab.open(f"{url}/queues/{QUEUE}/messages")
-    tab.picture(folder / "page-messages.png", whole=False)
+    tab.picture(folder / "page-messages.png")
     tab.open(url + PATH)
     played.settled("amber", "blue")
     time.sleep(LINE_S)
@@ -64,11 +64,11 @@ def take(tab: Tab, played: Scene, url: str, folder: Path) -> None:
     waiting = played.handoff("blue")
     tab.until(f"document.getElementById('w{waiting.partition}') !== null", "handoff")
     time.sleep(0.7)  # those that had nothing in hand have come
-    tab.picture(folder / "page-handoff.png", whole=False)
+    tab.picture(folder / "page-handoff.png")
     tab.look(1200, 850, dark=True)
-    tab.picture(folder / "page-handoff-dark.png", whole=False)
+    tab.picture(folder / "page-handoff-dark.png")
     tab.look(400, 850)
-    tab.picture(folder / "page-narrow.png", whole=False)
+    tab.picture(folder / "page-narrow.png")
 
 
 if __name__ == "__main__":

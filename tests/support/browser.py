@@ -44,14 +44,11 @@ class Tab:
         """One command of the protocol, and its result."""
         return self._browser.call(method, arguments, self._session)
 
-    def look(self, width: int, height: int, *, dark: bool = False, still: bool = False) -> None:
-        """As a screen of this size, light or dark; `still`: nothing is to move."""
+    def look(self, width: int, height: int, *, dark: bool = False) -> None:
+        """As a screen of this size, light or dark."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        features = [
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
-            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
-        ]
-        self.call("Emulation.setEmulatedMedia", features=features)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         """Load a page, until its scripts ran."""
@@ -92,9 +89,9 @@ class Tab:
         metrics = self.call("Performance.getMetrics")["metrics"]
         return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
-    def picture(self, file: Path, *, whole: bool = True) -> None:
-        """A screenshot as PNG, of the whole page or of what the screen shows."""
-        made = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(self, file: Path) -> None:
+        """A screenshot of what the screen shows, as PNG."""
+        made = self.call("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(made["data"]))
 
     def heed(self, event: Mapping[str, Any]) -> None:

@@ -91,16 +91,12 @@ class Calls:
         self, queue: str, schema: StructType, batches: Iterable[pa.RecordBatch], *, batch_id: int = 0, **options: str
     ) -> None:
         """A micro-batch with one task, of one query for each test."""
-        writer = sent_once(self.source(queue, **options), by_json(schema))
+        # The process that plans makes the source anew, and so does the one that commits.
+        writer = self.source(queue, **options).streamWriter(by_json(schema), False)
         with _task(batch_id):
             message: WriterCommitMessage = sent(writer).write(iter(batches))
         ending = sent(self.source(queue, **options)).streamWriter(by_json(schema), False)
         ending.commit([sent(message)], batch_id)
-
-
-def sent_once(source: PartqDataSource, schema: StructType) -> Any:
-    """The writer of the process that plans, where the source is made anew."""
-    return source.streamWriter(schema, False)
 
 
 class StreamCalls:

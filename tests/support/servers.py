@@ -83,18 +83,14 @@ class Server(Program, ABC):
         """Go on after `freeze`."""
         self.send(signal.SIGCONT)
 
-    def shut_down(self) -> None:
-        """End in good order, the data as it is; Azurite writes down what it has acknowledged only every 5 s, or now."""
+    def stop(self) -> None:
+        """End in good order and remove the data."""
         if self._process is not None and self.code is None:
             self.thaw()
             self.send(signal.SIGTERM)
             with contextlib.suppress(AssertionError):
                 self.wait_end(_STOP_WAIT_S)
         self.kill()
-
-    def stop(self) -> None:
-        """End in good order and remove the data."""
-        self.shut_down()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -126,14 +122,9 @@ class Azurite(Server):
             f"BlobEndpoint={endpoint or self.endpoint};"
         )
 
-    @staticmethod
-    def fresh_container() -> str:
-        """A container name that nobody used; the store makes the container at its first write."""
-        return "test-" + secrets.token_hex(8)
-
     def fresh_url(self) -> str:
-        """A store URL in a fresh container."""
-        return f"azure://{self.fresh_container()}/store"
+        """A store URL in a container that nobody used; the store makes it at its first write."""
+        return f"azure://test-{secrets.token_hex(8)}/store"
 
     def command(self) -> list[str]:
         """Azurite's blob service only; the versions' check is off because the SDK is newer than the emulator."""
