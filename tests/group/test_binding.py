@@ -8,9 +8,7 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.group import claims
-from partq_spark.group.binding import MAX_TRIES, Binder, Life
-from partq_spark.group.claims import FlowChangeUpdate
+from partq_spark.group.binding import MAX_TRIES, Binder
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import Delivery, Flow, FlowRecord, GroupKey, GroupSettings, GroupState
 from tests.support.ownership import OwnershipServer
@@ -117,11 +115,3 @@ def test_a_store_that_stays_away_ends_a_bind_in_bounded_tries() -> None:
     with pytest.raises(Unavailable, match=rf"could not be bound in {MAX_TRIES} tries: .*away"):
         place.binder.bind({}, {})
     assert len(tries) == MAX_TRIES
-
-
-@pytest.mark.conformance("FLO-05")
-def test_an_instance_is_told_its_first_update() -> None:
-    told = claims.updates_since(
-        Flow(name="a", instance="i", bound=True, since=1, active=True, updates=1), Life("i", 10.0, 0.0).updates
-    )
-    assert told == (FlowChangeUpdate(active=True),)

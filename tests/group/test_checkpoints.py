@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import count
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,6 @@ from partq_spark.base.errors import Conflict, Fenced, Invalid, PartqError, Unava
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.model import Owner
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.register import MAX_TRIES
 from tests.group.ownership.conftest import KEY
 from tests.objects.conftest import memory_store
 from tests.support.way import Way
@@ -347,15 +346,3 @@ def test_who_lost_a_partition_changes_nothing_however_late(stage: Stage, to: Own
     stage.play(OWNED, fence(to, 1 if to == A2 else 2, delivered=12, replaces=A1))
     late = refused(Fenced, acknowledge(A1, 99), r"checkpoint/0 is .* not flow a's \(instance 1111\) at epoch 1")
     stage.play(late, late, is_at(1 if to == A2 else 2, to, 10, 12))
-
-
-@pytest.mark.parametrize("last", ["request", "answer"])
-def test_a_store_that_stays_away_ends_in_bounded_tries_of_which_the_last_is_settled_too(
-    stage: Stage, last: Loss
-) -> None:
-    stage.store.losses.extend(["request"] * (2 * MAX_TRIES))
-    stage.store.losses[MAX_TRIES - 1] = last
-    with pytest.raises(Unavailable) if last == "request" else nullcontext():
-        stage.play(OWNED)
-    assert stage.store.calls["swap"] == MAX_TRIES
-    assert (stage.checkpoints.read(0) is None) == (last == "request")

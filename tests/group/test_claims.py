@@ -47,6 +47,8 @@ def test_a_bind_is_answered_when_what_is_on_its_way_has_arrived(
 def test_updates_are_counted_not_guessed() -> None:
     flow = Flow(name="a", instance="1", bound=True, since=1, active=True, updates=5)
     on, off = FlowChangeUpdate(active=True), FlowChangeUpdate(active=False)
+    unheard = Life("1", session_timeout_s=10.0, renewed_s=0.0).updates
+    assert claims.updates_since(replace(flow, updates=1), unheard) == (on,)
     assert claims.updates_since(flow, 5) == ()
     assert claims.updates_since(flow, 4) == (on,)
     assert claims.updates_since(flow, 2) == (on, off, on)

@@ -88,11 +88,6 @@ def test_what_a_state_contradicts_is_named(changes: dict[str, object], words: st
         decode_state(b'{"xxh3":"%s","state":%s}' % (checksum(body).encode(), body), 100.0, "here")
 
 
-def test_one_kind_is_not_taken_for_another() -> None:
-    with pytest.raises(Corrupt, match="here is damaged: it does not begin or end as a state does"):
-        decode_state(encode_lease(Lease(token="t", name="n", beat=1)), 0.0, "here")
-
-
 @pytest.mark.parametrize("endless_s", [float("inf"), float("nan")])
 @pytest.mark.parametrize(
     "write",

@@ -31,15 +31,14 @@ from partq_spark.group.documents.api import (
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
-from partq_spark.objects import open_store
+from partq_spark.objects import ObjectStore
 from partq_spark.objects.api import UNCHANGED
-from partq_spark.objects.azure_access import CONNECTION_STRING
-from tests.group.ownership.redis_servers import an_object_store
+from partq_spark.objects.local import LocalStore
+from tests.group.ownership.conftest import KEY
+from tests.objects.conftest import azure_store
 from tests.support.properties import examples
-from tests.support.servers import Azurite, RedisServer
 
-KEY = GroupKey("default", "orders", "billing")
-OTHER = GroupKey("default", "orders", "billing-2")
+OTHER = GroupKey(KEY.namespace, KEY.queue, "billing-2")
 FIELDS = {"instance": "i1", "count": "7"}
 
 Open = Callable[[GroupKey | None], Documents]
@@ -55,27 +54,17 @@ _KINDS = [
 @pytest.fixture(params=_KINDS)
 def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens another user of one store that is empty."""
-    kind: str = request.param
-    opened: list[Documents] = []
-    make: Open
-    if kind == "memory":
-        server = MemoryServer()
-        make = lambda group: MemoryDocuments(server, group=group)  # noqa: E731
-    elif kind == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        beside = an_object_store()
-        make = lambda group: open_ownership(redis.url, store=beside, group=group)._documents  # noqa: E731
-    else:
-        url = f"file://{tmp_path}/store"
-        if kind == "objects-azure":
-            azurite: Azurite = request.getfixturevalue("azurite")
-            monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
-            url = azurite.fresh_url()
-        store = open_store(url, retry_timeout_s=0)
-        make = lambda group: open_ownership("store", store=store, group=group)._documents  # noqa: E731
+    server, opened = MemoryServer(), list[Documents]()
+    objects: ObjectStore = LocalStore(str(tmp_path))
+    if request.param == "objects-azure":
+        objects = azure_store(request.getfixturevalue("azurite"), monkeypatch)
 
     def open_one(group: GroupKey | None = None) -> Documents:
-        opened.append(make(group))
+        if request.param == "memory":
+            opened.append(MemoryDocuments(server, group=group))
+        else:
+            url = request.getfixturevalue("redis_server").url if request.param == "redis" else "store"
+            opened.append(open_ownership(url, store=objects, group=group)._documents)
         return opened[-1]
 
     yield open_one
