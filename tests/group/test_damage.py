@@ -64,15 +64,12 @@ class InRedis:
     """A group in a Redis whose bits can be turned."""
 
     def __init__(self, server: RedisServer) -> None:
-        self.server = server
         self.raw: Any = Redis(port=server.port, decode_responses=False)  # its types know nothing of that
-        self._opened: list[Ownership] = []
-        self.open().drop_group(KEY)
+        self._documents = open_redis(server)._documents
+        self._documents.drop(KEY)
 
     def open(self) -> Ownership:
-        if not self._opened:
-            self._opened.append(open_redis(self.server))
-        return Ownership(self._opened[0]._documents)
+        return Ownership(self._documents)
 
     def named(self, name: str) -> str:
         return f"partq:{{{STORE_ID}/{KEY}}}:{name.partition('/')[0].removesuffix(' version')}"
@@ -92,8 +89,8 @@ class InRedis:
         assert self.raw.execute_command(*shlex.split(found[1])) == 2
 
     def close(self) -> None:
-        self.open().drop_group(KEY)
-        self._opened[0].close()
+        self._documents.drop(KEY)
+        self._documents.close()
         self.raw.close()
 
 

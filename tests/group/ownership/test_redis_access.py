@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.group.documents.redis import RedisDocuments
@@ -31,17 +32,15 @@ WRONG = "swordfish-is-not-shown"
 def guarded() -> Iterator[RedisServer]:
     """A server that asks for a password, with users that may do less than all."""
     with running(SpecialRedis("--requirepass", SECRET)) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-            lines = [
-                f"AUTH {SECRET}",
-                f"ACL SETUSER billing on >{SECRET} {RIGHTS}",
-                f"ACL SETUSER nothing on >{SECRET} ~* &* -@all",
-                f"ACL SETUSER elsewhere on >{SECRET} ~other:* &other:* +@all",
-                f"ACL SETUSER deaf on >{SECRET} ~partq:* resetchannels +@all",
-            ]
-            for line in lines:
-                connection.sendall(line.encode() + b"\r\n")
-                assert connection.recv(100) == b"+OK\r\n"
+        users = {
+            "billing": RIGHTS,
+            "nothing": "~* &* -@all",
+            "elsewhere": "~other:* &other:* +@all",
+            "deaf": "~partq:* resetchannels +@all",
+        }
+        with Redis(port=server.port, password=SECRET) as raw:
+            for name, rights in users.items():
+                raw.execute_command("ACL", "SETUSER", name, "on", f">{SECRET}", *rights.split())
         yield server
 
 
