@@ -1,14 +1,9 @@
-"""What surrounds the core in the model check: checkpoints, fences in flight, one message per partition; and one name
-for all states that differ only in names.
+"""What surrounds the core in the model check: checkpoints and fences in flight; and one name for all states that differ
+only in names. What becomes of messages is for `tests/world`; here it may have been acknowledged, or not, at any time.
 
-What surrounds it is written from the rules of the stores and the sessions, without a look at what the core believes:
-
-- A flow may deliver a partition while the state says that exactly this instance owns it, and the checkpoint says so.
-- An acknowledgement counts while the checkpoint has the flow and epoch that delivered, however late it comes.
-- A fence that was asked for once may land at any time after, any number of times, by whichever leader. It is refused by
-  an epoch that is higher, and by its own one unless the former instance of the same flow has it.
-- Every partition has one message that is next. A flow that delivers what was delivered before must be told by the
-  checkpoint that it is delivered again.
+It is written from the rules of the stores, without a look at what the core believes: a fence that was asked for once
+may land at any time after, any number of times, by whichever leader. It is refused by an epoch that is higher, and by
+its own one unless the former instance of the same flow has it.
 """
 
 from __future__ import annotations
@@ -18,7 +13,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple
 
-from coordinator.core.actions import Fence
 from coordinator.core.events import Event, PartitionDrained, Tick
 from coordinator.core.invariants import broken_by_change
 from partq_spark.group.model import (
@@ -31,13 +25,6 @@ from partq_spark.group.model import (
     Phase,
     RebalanceStatus,
 )
-
-
-class Entry(NamedTuple):
-    """What a flow's record says of a partition: this instance delivered the next message, at this epoch."""
-
-    owner: Owner
-    epoch: int
 
 
 class Asked(NamedTuple):
@@ -54,19 +41,11 @@ class Around(NamedTuple):
 
     epoch: int = 0
     owner: Owner | None = None
-    delivered: bool = False  # somebody has delivered the next message
-    marked: bool = False  # the checkpoint says that the next message may have been delivered
-    entry: Entry | None = None  # its owner has delivered it and not acknowledged it
     fences: tuple[Asked, ...] = ()  # in flight, and able to change something
 
 
 class Wrong(Exception):
     """Something that must never be is."""
-
-
-def asked(fence: Fence) -> Asked:
-    """A fence as it flies."""
-    return Asked(to=fence.to, epoch=fence.epoch, owner=fence.owner, owner_epoch=fence.owner_epoch)
 
 
 def can_land(around: Around, fence: Asked) -> bool:
@@ -77,57 +56,9 @@ def can_land(around: Around, fence: Asked) -> bool:
 
 
 def land(around: Around, fence: Asked) -> Around:
-    """The fence lands: the checkpoint names `to`, and what the former owner had in hand is marked."""
-    entry = around.entry
-    in_hand = (
-        entry is not None
-        and fence.owner is not None
-        and entry.owner.flow == fence.owner.flow
-        and entry.epoch == fence.owner_epoch
-    )
-    after = around._replace(epoch=fence.epoch, owner=fence.to, marked=around.marked or in_hand)
+    """The fence lands: the checkpoint names `to`."""
+    after = around._replace(epoch=fence.epoch, owner=fence.to)
     return after._replace(fences=tuple(other for other in after.fences if can_land(after, other)))
-
-
-def may_deliver(partition: Partition, around: Around) -> bool:
-    """Whether the owner may deliver the next message, and has not done so."""
-    return (
-        partition.phase is Phase.OWNED
-        and around.owner == partition.owner
-        and around.epoch == partition.epoch
-        and around.owner is not None
-        and around.entry != Entry(around.owner, around.epoch)
-    )
-
-
-def deliver(around: Around) -> Around:
-    """The owner delivers the next message."""
-    if around.delivered and not around.marked:
-        raise Wrong("a message is delivered again without being marked")
-    assert around.owner is not None
-    return around._replace(delivered=True, entry=Entry(around.owner, around.epoch))
-
-
-def can_acknowledge(around: Around) -> bool:
-    """Whether an acknowledgement of the message that is in somebody's hand would be accepted."""
-    entry, owner = around.entry, around.owner
-    return entry is not None and owner is not None and owner.flow == entry.owner.flow and around.epoch == entry.epoch
-
-
-def acknowledge(around: Around) -> Around:
-    """The next message is another one, which nobody has seen."""
-    return around._replace(delivered=False, marked=False, entry=None)
-
-
-def is_drained(partition: Partition, around: Around) -> bool:
-    """What a leader sees in the owner's record: nothing in hand at the owner's epoch."""
-    entry = around.entry
-    return (
-        entry is None
-        or partition.owner is None
-        or entry.owner.flow != partition.owner.flow
-        or entry.epoch != partition.epoch
-    )
 
 
 def wrongs(partition: Partition | int | None, around: Around) -> Iterator[str]:
@@ -289,11 +220,8 @@ def _held(state: GroupState, number: int) -> Held:
 @cache
 def _what_counts(held: Held, around: Around) -> tuple[Held, Around]:
     """Leaves out what can have no influence any more, and numbers epochs by their order."""
-    entry = around.entry if around.entry is not None and _matters(around.entry, held, around) else None
     fences = _fences(held, around)
     epochs = {0, around.epoch, *(fence.epoch for fence in fences), *(fence.owner_epoch for fence in fences)}
-    if entry is not None:
-        epochs.add(entry.epoch)
     if isinstance(held, int):
         epochs.add(held)
     elif held is not None:
@@ -309,7 +237,6 @@ def _what_counts(held: Held, around: Around) -> tuple[Held, Around]:
     return held_now, around._replace(
         epoch=rank[around.epoch],
         owner=None if _between(around.epoch, held) else around.owner,
-        entry=None if entry is None else entry._replace(epoch=rank[entry.epoch]),
         fences=tuple(
             fence._replace(
                 to=None if _between(fence.epoch, held) else fence.to,
@@ -335,10 +262,8 @@ def _renamed(held: Held, around: Around, names: _Names) -> tuple[Held, Around]:
 
     if isinstance(held, Partition):
         held = replace(held, owner=of(held.owner), to=of(held.to))
-    entry = around.entry
     return held, around._replace(
         owner=of(around.owner),
-        entry=None if entry is None else Entry(of(entry.owner) or entry.owner, entry.epoch),
         fences=tuple(fence._replace(to=of(fence.to), owner=of(fence.owner)) for fence in around.fences),
     )
 
@@ -357,12 +282,3 @@ def _fences(held: Held, around: Around) -> list[Asked]:
 def _between(epoch: int, held: Held) -> bool:
     """An epoch that was passed over while the partition is being fenced. Whose it is is never looked at again."""
     return isinstance(held, Partition) and held.phase is Phase.FENCING and held.epoch < epoch < held.to_epoch
-
-
-def _matters(entry: Entry, held: Held, around: Around) -> bool:
-    """Whether a fence or an acknowledgement may still look at this entry."""
-    if around.owner is not None and (entry.owner.flow, entry.epoch) == (around.owner.flow, around.epoch):
-        return True
-    if around.marked or not isinstance(held, Partition) or held.owner is None:
-        return False
-    return (entry.owner.flow, entry.epoch) == (held.owner.flow, held.epoch)
