@@ -216,29 +216,17 @@ def test_a_queue_that_fails_is_told_once_and_stops_no_other(error: Exception) ->
     assert [facts["queue"] for facts in house.log.of("housekeeping_recovered")] == ["bad"]
 
 
-def test_queues_are_looked_through_once_for_all_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step does one thing, and says that more is due; the sweep is a step, too."""
-    house = House(*"abcde")
-    looks: list[float] = []
-    facts = house.heads.facts()
-
-    def look_through() -> dict[str, QueueFacts]:
-        looks.append(house.now_s)
-        return facts
-
-    monkeypatch.setattr(house.heads, "facts", look_through)
-    keeper = house.keeper()
-    waits = [keeper.step() for _ in range(7)]
-    assert (house.done, waits) == ([*"abcde"], [0.0] * 6 + [1.0])
-    assert len(looks) == 3, "at the beginning, before the sweep, and when all is done"
-
-
 def test_beside_endless_work_of_one_queue_others_and_the_sweep_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House("large", "small")
     chunks = (int((house.now_s - 999) * S), int((house.now_s - 500) * S))
     facts = {name: replace(each, chunks_us=chunks) for name, each in house.heads.facts().items()}
-    monkeypatch.setattr(house.heads, "facts", lambda: facts)
-    compacted, swept = [], []
+    compacted: list[str] = []
+    swept: list[float] = []
+    looked: list[list[str]] = []
+
+    def look_through() -> dict[str, QueueFacts]:
+        looked.append(house.done.copy())
+        return facts
 
     def sweep(_: float) -> int:
         swept.append(house.now_s)
@@ -250,11 +238,13 @@ def test_beside_endless_work_of_one_queue_others_and_the_sweep_have_their_turn(m
             compacted.append(task.queue)
         return task.queue == "large"
 
+    monkeypatch.setattr(house.heads, "facts", look_through)
     monkeypatch.setattr(house.objects, "sweep_temporary", sweep)
     house.does = endless
     keeper = house.keeper()
     assert {keeper.step() for _ in range(150)} == {0.0}, "without a pause"
     assert swept == [pytest.approx(1001.0, abs=0.05)], "after the time of a look"
+    assert sorted(looked[1]) == ["large"] * 2 + ["small"] * 2, "one look for all that is due"
     assert compacted[:3] == ["large", "small", "large"]
     assert compacted.count("small") == 1, "nothing is left of it"
 
