@@ -15,57 +15,40 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from coordinator import metrics
-from coordinator.handoffs import Handoffs, Outcome
-from coordinator.health import Status, access_beside_health, metrics_for
+from coordinator.handoffs import Handoffs
+from coordinator.health import access_beside_health, metrics_for
 from coordinator.logs import FieldValue, LibraryLines, LineLog, silent
-from coordinator.metrics import METRICS, CallFigures, GroupFigures, PartitionFigures, Picture, QueueFigures, samples
+from coordinator.metrics import METRICS, CallFigures, GroupFigures, Picture, samples
 from coordinator.tally import HOUSEKEEPING, Tally
 from partq_spark.base.metrics import Collector, Distribution, Exposition
-from partq_spark.group.model import GroupKey, PartitionStatus, RebalanceStatus
+from partq_spark.group.model import GroupKey
+from tests.coordinator.test_figures import Scraped
 
-
-def partitions(count: int, lag: int | None = 3, lag_s: float | None = 1.5) -> list[PartitionFigures]:
-    return [
-        PartitionFigures(partition=number, status=PartitionStatus.READY, epoch=number + 1, lag=lag, lag_s=lag_s)
-        for number in range(count)
-    ]
-
-
-GROUP = GroupFigures(
-    key=GroupKey("default", "orders", "billing"),
-    status=RebalanceStatus.HOLDDOWN,
-    partitions=partitions(2),
-    stuck=0,
-    flows={"active": 2, "inactive": 1, "unbound": 0},
-    handoffs={Outcome.DRAINED: 4},
-    pause=Distribution((0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1), 99.5),
-    redelivered=7,
-)
-QUEUE = QueueFigures(
-    namespace="default",
-    queue="orders",
-    partitions=2,
-    messages=10,
-    published=100,
-    changes=12,
-    stored_bytes=5000,
-    quota_bytes=9000,
-    groups=1,
-)
 CALLS = CallFigures(durations={"load": Distribution((1,) * 13, 7.0)}, errors={("load", "Unavailable"): 2})
-FULL = Picture(
-    version="1",
-    name="c1",
-    namespace="default",
-    status=Status(alive=True, ready=True, looked_s=0.2, groups=2, leading=1, failing=0, housekeeper=True),
-    queues=(QUEUE,),
-    groups=(GROUP,),
-    followed=(GroupKey("default", "orders", "audit"),),
-    events={("pause",): 3},
-    housekeeping={("trimmed_messages",): 5},
-    store=CALLS,
-    ownership=CALLS,
-)
+
+
+@pytest.fixture(scope="module")
+def full() -> Picture:
+    """Of three flows with two partitions, of which one was taken from its flow with messages in hand."""
+    scraped = Scraped()
+    scraped.handled(3, left=3)
+    scraped.world.flow("b")
+    scraped.world.flow("c")
+    scraped.world.run(5)
+    picture = scraped.picture()
+    return replace(
+        picture,
+        queues=[replace(each, quota_bytes=9000) for each in picture.queues],
+        followed=(GroupKey("default", "orders", "audit"),),
+        events={("pause",): 3},
+        housekeeping={("trimmed_messages",): 5},
+        store=CALLS,
+        ownership=CALLS,
+    )
+
+
+def with_partitions(group: GroupFigures, count: int) -> GroupFigures:
+    return replace(group, partitions=[replace(group.partitions[0], partition=number) for number in range(count)])
 
 
 def text(picture: Picture) -> str:
@@ -84,9 +67,9 @@ def told(picture: Picture, *metrics: str) -> list[str]:
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_is_told_and_valid() -> None:
+def test_every_metric_is_told_and_valid(full: Picture) -> None:
     """By the parser of the format, which refuses what is not right."""
-    families = {each.name: each for each in text_string_to_metric_families(text(FULL))}  # type: ignore[no-untyped-call]
+    families = {each.name: each for each in text_string_to_metric_families(text(full))}  # type: ignore[no-untyped-call]
     assert {metric.name.removesuffix("_total") for metric in METRICS} == families.keys()
     for metric in METRICS:
         assert re.fullmatch(r"partq_[a-z]+(_[a-z]+)*", metric.name)
@@ -100,16 +83,16 @@ def test_every_metric_is_told_and_valid() -> None:
 
 WHOLE = """
 lag_messages{} 6.0
-lag_seconds{} 1.5
+lag_seconds{} 7.0
 stuck_partitions{} 0.0
 partition_lag_messages{partition="0"} 3.0
 partition_lag_messages{partition="1"} 3.0
-partition_lag_seconds{partition="0"} 1.5
-partition_lag_seconds{partition="1"} 1.5
+partition_lag_seconds{partition="0"} 7.0
+partition_lag_seconds{partition="1"} 7.0
 partition_epoch{partition="0"} 1.0
 partition_epoch{partition="1"} 2.0
-rebalance_status{status="Ready"} 0.0
-rebalance_status{status="Holddown"} 1.0
+rebalance_status{status="Ready"} 1.0
+rebalance_status{status="Holddown"} 0.0
 rebalance_status{status="Rebalancing"} 0.0
 partitions{status="Unassigned"} 0.0
 partitions{status="Ready"} 2.0
@@ -118,29 +101,37 @@ partitions{status="Unbound"} 0.0
 flows{state="active"} 2.0
 flows{state="inactive"} 1.0
 flows{state="unbound"} 0.0
-handoff_pause_seconds_count{} 4.0
-handoff_pause_seconds_sum{} 99.5
-redelivered_messages_total{} 7.0
+handoffs_total{outcome="drained"} 0.0
+handoffs_total{outcome="forced"} 1.0
+handoffs_total{outcome="lost"} 0.0
+handoffs_total{outcome="kept"} 0.0
+handoffs_total{outcome="other"} 0.0
+handoff_pause_seconds_count{} 1.0
+handoff_pause_seconds_sum{} 3.0
+redelivered_messages_total{} 3.0
 leader{} 1.0
 leader{group="audit"} 0.0
+partq_queue_messages{} 24.0
+partq_queue_published_messages_total{} 24.0
+partq_queue_quota_bytes{} 9000.0
 """
 
 
-def test_a_group_is_told_as_it_is_and_what_is_not_known_or_has_not_happened_is_left_out() -> None:
+def test_a_group_is_told_as_it_is_and_what_is_not_known_or_has_not_happened_is_left_out(full: Picture) -> None:
     expected = WHOLE.strip().splitlines()
-    assert sorted(told(FULL, *(line.partition("{")[0] for line in expected))) == sorted(expected)
-    assert told(FULL, "handoff_pause_seconds_bucket")[1:3] == [
-        'handoff_pause_seconds_bucket{le="0.1"} 1.0',
-        'handoff_pause_seconds_bucket{le="0.25"} 3.0',
+    assert sorted(told(full, *(line.partition("{")[0] for line in expected))) == sorted(expected)
+    assert told(full, "handoff_pause_seconds_bucket")[5:7] == [
+        'handoff_pause_seconds_bucket{le="2.5"} 0.0',
+        'handoff_pause_seconds_bucket{le="5.0"} 1.0',
     ]
-    assert "partq_queue_quota_bytes{" in text(FULL)
-    one_known = [*partitions(1), *partitions(2, lag=None, lag_s=None)[1:]]
-    found = told(
-        replace(FULL, groups=(replace(GROUP, partitions=one_known),)), "lag_messages", "partition_lag_messages"
-    )
-    assert found == ["lag_messages{} 3.0", 'partition_lag_messages{partition="0"} 3.0']
-    quiet = replace(GROUP, pause=Handoffs().pause(), partitions=one_known[1:])
-    new = replace(FULL, groups=(quiet,), queues=(replace(QUEUE, quota_bytes=None),), ages_unknown=1)
+    (group,), (queue,) = full.groups, full.queues
+    first, second = group.partitions
+    unknown = replace(second, lag=None, lag_s=None)
+    half = replace(full, groups=[replace(group, partitions=[first, unknown])])
+    found = told(half, "lag_messages", "lag_seconds", "partition_lag_messages")
+    assert found == ["lag_messages{} 3.0", "lag_seconds{} 7.0", 'partition_lag_messages{partition="0"} 3.0']
+    quiet = replace(group, pause=Handoffs().pause(), partitions=[unknown])
+    new = replace(full, groups=[quiet], queues=[replace(queue, quota_bytes=None)], ages_unknown=1)
     assert told(new, "handoff_pause_seconds_bucket", "handoff_pause_seconds_count", "lag_messages", "lag_seconds") == []
     assert 'handoffs_total{outcome="lost"} 0.0' in told(new, "handoffs_total"), "a counter begins at 0"
     assert "partq_group_lag_seconds_unknown 1.0" in text(new)
@@ -150,12 +141,13 @@ def test_a_group_is_told_as_it_is_and_what_is_not_known_or_has_not_happened_is_l
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_there_are_never_more_series_than_the_bounds_allow() -> None:
+def test_there_are_never_more_series_than_the_bounds_allow(full: Picture) -> None:
     """A group whose partitions are too many is told in sums."""
+    (group,), (queue,) = full.groups, full.queues
     keys = [GroupKey("default", "orders", f"g{number:04}") for number in range(1000)]
-    many = [replace(GROUP, key=key, partitions=partitions(21)) for key in keys]
-    queues = [replace(QUEUE, queue=f"q{number:04}") for number in range(1000)]
-    picture = replace(FULL, groups=[replace(GROUP, partitions=partitions(2001)), *many], followed=keys, queues=queues)
+    many = [replace(with_partitions(group, 21), key=key) for key in keys]
+    queues = [replace(queue, queue=f"q{number:04}") for number in range(1000)]
+    picture = replace(full, groups=[with_partitions(group, 2001), *many], followed=keys, queues=queues)
     found = list(samples(picture))
     assert len(found) < 200 * 8 + 200 * 22 + 200 + 3 * 2000 + 100
     left_out = {sample.labels[0]: sample.value for sample in found if sample.metric is metrics.LEFT_OUT}
@@ -184,8 +176,8 @@ def test_the_log_is_counted_whatever_is_printed() -> None:
 # --- over the wire ----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_told_in_the_format_that_is_asked_for() -> None:
-    exposition = Exposition(lambda: samples(FULL))
+def test_it_is_told_in_the_format_that_is_asked_for(full: Picture) -> None:
+    exposition = Exposition(lambda: samples(full))
     content_type, body = exposition("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
@@ -197,10 +189,10 @@ def test_it_is_told_in_the_format_that_is_asked_for() -> None:
     assert b"partq_group_leader" in body
 
 
-def test_without_its_package_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_the_way_out_is_told(full: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     access = access_beside_health("127.0.0.1", {})
-    answer = metrics_for(Exposition(lambda: samples(FULL)), access, {"host": "localhost"})
+    answer = metrics_for(Exposition(lambda: samples(full)), access, {"host": "localhost"})
     assert answer.status == 501
     assert answer.body == b"metrics need the package prometheus_client: install it with `pip install partq[metrics]`\n"
 
