@@ -143,13 +143,3 @@ def test_the_readme_says_what_the_figures_say_and_not_the_best_of_them_alone() -
     )
     assert 2 < float(alone) < 3
     assert f"with `ownership=store`, as in the quick start, ${store}, and ${redis} with a Redis" in text
-
-
-def test_readme_and_quick_start_make_the_same_queue_with_what_is_installed_from_a_clone() -> None:
-    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/quickstart.md")]
-    made = [re.findall(r"^partq queue create .*$", page, re.MULTILINE) for page in pages]
-    assert made[0] == made[1] == ["partq queue create orders --partitions 4"]
-    for page in pages:
-        assert "pip install ." in page
-        assert not re.search(r"pip install '?partq\b(?!\[…)", page), "which no index has"
-        assert "DATA_SOURCE_NOT_FOUND" in page

@@ -10,10 +10,9 @@ import http.client
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Final, NamedTuple
 
 _UPSTREAM_TIMEOUT_S: Final = 20.0
 _HOP_HEADERS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
@@ -29,13 +28,11 @@ class Fault(Enum):
     BUSY = "503, as a service under load answers without doing anything"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """One request that reached the proxy."""
 
     method: str
     path: str
-    fault: Fault | None
 
 
 class Proxy:
@@ -107,9 +104,8 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            seen = Seen(method=self.command, path=self.path, fault=None)
-            fault = proxy.next_fault(seen)
-            proxy.seen.append(Seen(method=self.command, path=self.path, fault=fault))
+            proxy.seen.append(Seen(self.command, self.path))
+            fault = proxy.next_fault(proxy.seen[-1])
             if fault is Fault.LOSE_REQUEST:
                 self.close_connection = True
                 return
