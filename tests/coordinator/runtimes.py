@@ -7,6 +7,7 @@ Whole processes are in `tests.world`; here is what depends on the very call betw
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -81,9 +82,9 @@ class World:
         self.coordinators.append(made)
         return made
 
-    def flow(self, name: str, mapping: Mapping[int, int] | None = None) -> HandFlow:
+    def flow(self, name: str) -> HandFlow:
         made = HandFlow(self, name)
-        made.bind(mapping or {})
+        made.bind({})
         self.flows.append(made)
         return made
 
@@ -95,20 +96,19 @@ class World:
         """As if so many messages were in every partition."""
         self.altered(lambda head: replace(head, next=(end,) * len(head.next)))
 
-    def settle(self, most_s: float = 1.0) -> None:
-        """Let the coordinators do what they want to do soon; a wait for others ends with `most_s`."""
-        end_s = self.now_s + most_s
+    def settle(self) -> None:
+        """Let the coordinators do what they want to do soon; a wait for others ends after a second."""
+        end_s = self.now_s + 1.0
         while self.now_s < end_s:
             next_s = min(each.step() for each in self.coordinators)
-            if next_s > most_s / 2:
+            if next_s > 0.5:
                 return
             self.now_s += next_s
 
-    def run(self, duration_s: float, every_s: float = 0.25) -> None:
+    def run(self, duration_s: float) -> None:
         """Let time pass: flows beat, coordinators look."""
-        end_s = self.now_s + duration_s
-        while self.now_s < end_s - 1e-9:
-            self.now_s += every_s
+        for _ in range(round(duration_s * 4)):
+            self.now_s += 0.25
             for flow in self.flows:
                 flow.live()
             for each in self.coordinators:
@@ -126,42 +126,32 @@ class World:
         assert violations(state) == ()
         return state
 
-    def owners(self) -> dict[int, str | None]:
+    def owners(self) -> dict[int, str]:
         """Who has what, as state and checkpoints agree; '…' for what is on its way."""
-        state, marks = self.state(), self.checkpoints()
-        owners: dict[int, str | None] = {}
-        for number, partition in state.partitions.items():
-            owners[number] = partition.owner.flow if partition.owner is not None else None
-            if partition.phase is not Phase.OWNED and partition.phase is not Phase.FREE:
-                owners[number] = "…"
-            elif partition.owner is not None:
-                mark = marks[number]
-                assert (mark.owner, mark.epoch) == (partition.owner, partition.epoch), number
+        marks = self.checkpoints()
+        owners = {}
+        for number, partition in self.state().partitions.items():
+            owned = partition.phase is Phase.OWNED
+            assert not owned or (marks[number].owner, marks[number].epoch) == (partition.owner, partition.epoch)
+            owners[number] = partition.owner.flow if owned and partition.owner is not None else "…"
         return owners
 
     def counts(self) -> dict[str, int]:
-        found = list(self.owners().values())
-        return {str(name): found.count(name) for name in sorted({str(each) for each in found})}
+        return dict(Counter(self.owners().values()))
 
 
 class HookedObjects(Way):
     """The object store as one coordinator reaches it."""
 
-    def __init__(self, store: MemoryStore, reached: Callable[[str], None]) -> None:
-        super().__init__(store)
-        self._reached = reached
+    hook: Callable[[str], None]
 
     def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
-        self._reached(f"objects.{kind}")
-        answer = effect()
-        self._reached(f"objects.{kind} answered")
-        return answer
+        self.hook(f"objects.{kind}")
+        return effect()
 
 
 class Coordinator:
-    """One process' runtime, with a view of the stores and a clock of its own. `hook` hears of each of its calls, before
-    and after ("… answered"), and may raise.
-    """
+    """One process' runtime, with a view of the stores of its own. `hook` hears of each of its calls and may raise."""
 
     hook: Callable[[str], None] = staticmethod(lambda _: None)
 
@@ -171,7 +161,8 @@ class Coordinator:
         self.ownership: MemoryOwnership = beside.ownership if beside is not None else world.server.open()
         self.life: StoreLife = beside.life if beside is not None else StoreLife(self.ownership)
         effects = world.effects()
-        objects = HookedObjects(world.objects, self._reached)
+        objects = HookedObjects(world.objects)
+        objects.hook = self._reached
         queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
             key,
@@ -193,28 +184,16 @@ class Coordinator:
     def _reached(self, verb: str) -> None:
         self.hook(verb)
 
-    def at(self, verb: str, act: Callable[[], None]) -> None:
-        """Once, with its next call of this name."""
-
-        def hook(called: str) -> None:
-            if called == verb:
-                del self.hook
-                act()
-
-        self.hook = hook
-
     def step(self) -> float:
         if self.stopped:
             return 1.0
-        server = self.world.server
-        server.before = self._reached
-        server.after = lambda verb: self.hook(f"{verb} answered")
+        self.world.server.before = self._reached
         try:
             return self.runtime.step(self.facts())
         except Unavailable:
             return 0.1
         finally:
-            server.before = server.after = lambda _: None
+            self.world.server.before = lambda _: None
 
 
 class HandFlow:
@@ -275,16 +254,13 @@ class HandFlow:
         """What it has at the moment, with epochs."""
         return {n: p.epoch for n, p in self.world.state().partitions.items() if p.owner == self.owner}
 
-    def deliver(self, partition: int, end: int, *, acknowledged: int = 0) -> bool:
+    def deliver(self, partition: int, end: int) -> bool:
         """As a session does it: on condition that the state is still the one that says it may."""
-        document = self.store.read_state(KEY)
-        assert isinstance(document, StateDocument)
-        found = decode_state(document.body, 0.0, "state").partitions[partition]
-        if found.phase is not Phase.OWNED or found.owner != self.owner:
+        found, written = self.world.state().partitions[partition], self.world.server.state_of(KEY)
+        if written is None or found.phase is not Phase.OWNED or found.owner != self.owner:
             return False
-        entry = Delivery(epoch=found.epoch, delivered=end, acknowledged=acknowledged)
-        self.deliveries[partition] = entry
-        return self.store.deliver(KEY, self.name, self.instance, {partition: entry}, state_token=document.token)
+        entry = self.deliveries[partition] = Delivery(epoch=found.epoch, delivered=end, acknowledged=0)
+        return self.store.deliver(KEY, self.name, self.instance, {partition: entry}, state_token=written.token)
 
     def acknowledge(self, partition: int, offset: int) -> None:
         """The checkpoint first, then the record."""
@@ -293,14 +269,13 @@ class HandFlow:
         assert held is not None
         assert held.owner == self.owner
         checkpoints.update_checkpoint(held, offset)
-        entry = replace(self.deliveries[partition], acknowledged=offset)
-        self.deliveries[partition] = entry
+        entry = self.deliveries[partition] = replace(self.deliveries[partition], acknowledged=offset)
         self.store.report(KEY, self.name, self.instance, {partition: entry})
 
 
-def two_flows(*, delay_s: float = 0.0, handoff_s: float = 2.0) -> tuple[World, HandFlow, HandFlow]:
+def two_flows(delay_s: float = 0.0) -> tuple[World, HandFlow, HandFlow]:
     """A coordinator, 1,000 messages in each of four partitions, and flows `a` and `b` that have two each."""
-    world = World(config=QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s))
+    world = World(config=QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=2.0))
     world.coordinator()
     world.published(1000)
     a = world.flow("a")
@@ -309,10 +284,3 @@ def two_flows(*, delay_s: float = 0.0, handoff_s: float = 2.0) -> tuple[World, H
     world.run(delay_s + 2)
     assert world.counts() == {"a": 2, "b": 2}
     return world, a, b
-
-
-def raising(error: Exception) -> Callable[[], None]:
-    def act() -> None:
-        raise error
-
-    return act
