@@ -323,7 +323,7 @@ def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
     assert world.checkpoints()[number].epoch > 2
 
 
-# --- partitions that the queue has lost, and whose groups ---------------------------------------------------------------
+# --- partitions that the queue has lost, and whose groups -------------------------------------------------------------
 
 
 def begun_at_the_end() -> World:
