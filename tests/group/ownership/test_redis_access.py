@@ -1,26 +1,36 @@
-"""A Redis that cannot be used as it is says so at once, with the next step, and no password ever shows."""
+"""A Redis that cannot be used as it is says so at once, with the next step, and no password ever shows; over TLS with
+certificates that are wrong in the usual ways. The package cryptography, which comes with Azure's SDK, makes them.
+"""
 
 from __future__ import annotations
 
+import datetime
+import errno
+import ipaddress
 import logging
+import os
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from redis import Redis
 
-from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, PartqError, Unavailable
 from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_script import RIGHTS
 from partq_spark.group.ownership import Ownership, open_ownership
 from tests.group.ownership.conftest import KEY, begin, verbs
 from tests.group.ownership.redis_servers import SpecialRedis, an_object_store, open_redis
-from tests.support.servers import RedisServer, running
+from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
 
@@ -146,3 +156,142 @@ def test_a_server_that_repeats_what_it_was_sent_gives_no_password_away(caplog: p
 
     with answering(repeat) as server:
         assert "lacks a command" in refused(open_redis(server, username="billing", password=SECRET), caplog)
+
+
+# --- over TLS ---------------------------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path, name: str, host: str) -> None:
+    """One for an address, signed by itself: whoever trusts it names it as its authority. `<name>.pem`, `<name>.key`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    itself = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(itself, itself, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / f"{name}.key").write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+
+
+class TlsRedis(RedisServer):
+    """A redis-server with a plain port and one for TLS. `clients`: whether it asks for that of a client."""
+
+    def __init__(self, certificates: Path, certificate: str = "server", *, clients: str = "no") -> None:
+        super().__init__()
+        self.tls_port = free_port()
+        self._files = certificates / certificate
+        self._clients = ("--tls-auth-clients", clients, "--tls-ca-cert-file", str(certificates / "client.pem"))
+
+    def tls_url(self, certificates: Path, **files: str) -> str:
+        """With `ssl_ca_certs=…` and the like."""
+        query = "&".join(f"{name}={certificates / file}" for name, file in files.items())
+        return f"rediss://127.0.0.1:{self.tls_port}/0" + (f"?{query}" if query else "")
+
+    def command(self) -> list[str]:
+        files = ("--tls-cert-file", f"{self._files}.pem", "--tls-key-file", f"{self._files}.key")
+        return [*super().command(), "--tls-port", str(self.tls_port), *files, *self._clients]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For this machine, one that nobody has, for another address, and for a client."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name, host in (("server", "127.0.0.1"), ("other", "127.0.0.1"), ("away", "10.1.2.3"), ("client", "127.0.0.1")):
+        certificate(folder, name, host)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(certificates: Path) -> Iterator[TlsRedis]:
+    """A server with a good certificate."""
+    with running(TlsRedis(certificates)) as made:
+        yield made
+
+
+def refused_tls(url: str) -> PartqError:
+    """What is said."""
+    store = open_ownership(url, store=an_object_store(), connect_timeout_s=1, call_timeout_s=1)
+    with pytest.raises((Invalid, Unavailable)) as caught:
+        store.read_state(KEY)
+    store.close()
+    return caught.value
+
+
+TRUSTED: Final = {"ssl_ca_certs": "server.pem"}
+MINE: Final = {"ssl_certfile": "client.pem", "ssl_keyfile": "client.key"}
+
+
+@pytest.mark.parametrize(
+    ("clients", "files", "environ"),
+    [
+        ("no", TRUSTED, {}),
+        ("no", {}, {"SSL_CERT_FILE": "server.pem"}),  # the machine's own authorities count too
+        ("yes", TRUSTED | MINE, {}),
+    ],
+)
+def test_a_server_whose_authority_is_named_is_trusted(
+    certificates: Path, clients: str, files: dict[str, str], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, file in environ.items():
+        monkeypatch.setenv(name, str(certificates / file))
+    with running(TlsRedis(certificates, clients=clients)) as server:
+        url, objects = server.tls_url(certificates, **files), an_object_store()
+        store, listening = (open_ownership(url, store=objects, group=group) for group in (None, KEY))
+        assert listening.wait_news(5) is None
+        store.swap_state(KEY, b'{"x":"' + b"y" * 100_000 + b'"}', token="t1", expected=None)
+        assert listening.wait_news(5) == frozenset({KEY})
+        assert listening.wait_news(0.05) == frozenset()
+        assert listening.read_state(KEY, known="t1") is not None
+        server.kill()
+        server.start()
+        assert store.incarnation()
+        for opened in (store, listening):
+            opened.close()
+
+
+@pytest.mark.parametrize(
+    ("used", "files", "says"),
+    [
+        ("server", {}, "certificate is not trusted.*ssl_ca_certs"),
+        ("server", {"ssl_ca_certs": "other.pem"}, "certificate is not trusted.*ssl_ca_certs"),
+        ("away", {"ssl_ca_certs": "away.pem"}, "certificate is not trusted.*127.0.0.1"),  # it is for another address
+        ("server", {"ssl_ca_certs": "no.pem"}, "file cannot be read"),
+        ("asks", TRUSTED, "ssl_certfile|TLS"),  # the refusal may come during the handshake or after it
+    ],
+)
+def test_a_certificate_that_is_wrong_is_refused(
+    certificates: Path, used: str, files: dict[str, str], says: str
+) -> None:
+    asks = used == "asks"
+    with running(TlsRedis(certificates, "server" if asks else used, clients="yes" if asks else "no")) as server:
+        error = refused_tls(server.tls_url(certificates, **files))
+        assert isinstance(error, Invalid) or asks
+        assert re.search(says, str(error))
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES])
+def test_a_firewall_that_lets_nobody_out_is_no_certificates_fault(
+    server: TlsRedis, certificates: Path, monkeypatch: pytest.MonkeyPatch, tls: bool, code: int
+) -> None:
+    """It may be over in a minute, so that it is worth another try. The rule itself needs an administrator."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    error = refused_tls(server.tls_url(certificates, **TRUSTED) if tls else server.url)
+    assert isinstance(error, Unavailable)
+    assert os.strerror(code) in str(error)
+    assert "certificate" not in str(error)
+
+
+def test_the_wrong_kind_of_port_is_told(server: TlsRedis) -> None:
+    assert "it speaks no TLS" in str(refused_tls(f"rediss://127.0.0.1:{server.port}/0"))
+    assert f":{server.tls_port}" in str(refused_tls(f"redis://127.0.0.1:{server.tls_port}/0"))
