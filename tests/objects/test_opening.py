@@ -23,7 +23,7 @@ from azure.core.pipeline.policies import RetryPolicy
 
 import partq
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.objects import ObjectStore, canonical_url, open_store
+from partq_spark.objects import canonical_url, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, AzureAccess, find_access
 from partq_spark.objects.urls import default_store
 
@@ -34,14 +34,11 @@ from partq_spark.objects.urls import default_store
         ("file:///data/partq", "file:///data/partq"),
         ("file:/data/partq/", "file:///data/partq"),
         ("FILE://localhost/data//partq/./x/..", "file:///data/partq"),
-        ("  file:///data/partq ", "file:///data/partq"),
         ("file:///my data/größe", "file:///my%20data/gr%C3%B6%C3%9Fe"),
         ("file:///my%20data/100%25", "file:///my%20data/100%25"),
         ("file:///what%3F", "file:///what%3F"),
-        ("file:////double", "file:///double"),
         ("file:///%EF%BF%BD", "file:///%EF%BF%BD"),
         ("azure://queues", "azure://queues"),
-        ("azure://queues/", "azure://queues"),
         ("azure://my-queues-1/team/a_b=c/", "azure://my-queues-1/team/a_b=c"),
         ("azure://a-b", "azure://a-b"),
     ],
@@ -60,10 +57,7 @@ SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
         ("", "file:///absolute/dir"),
         ("s3://bucket/x", "azure://container/prefix"),
         ("https://account.blob.core.windows.net/c", "azure://container/prefix"),
-        ("memory:", "file:///absolute/dir"),
         ("file:relative/dir", f"file://{Path.cwd()}/relative/dir"),
-        ("file:./x", f"file://{Path.cwd()}/x"),
-        ("file:", f"file://{Path.cwd()}"),
         ("/data/partq", "file:///data/partq"),
         ("some/dir", f"file://{Path.cwd()}/some/dir"),
         ("file://data/partq", "file:///data/partq"),
@@ -72,7 +66,6 @@ SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
         ("file:///x/%FF", "file:///x/%FF names a directory that is not UTF-8"),
         ("file:///x/%ED%B3%BF", "not UTF-8"),
         ("file:///x/\udcff", "not UTF-8"),
-        ("/x/\udcff", "not UTF-8"),
         ("azure:queues", "azure://container/prefix"),
         ("azure://", "azure://container/prefix"),
         ("azure://ab", "3 to 63"),
@@ -84,7 +77,6 @@ SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
         ("azure://queues/" + "x" * 201, "200"),
         # What could be a secret is not repeated.
         (f"azure://user:{SECRET}@queues/x", "azure://"),
-        (f"azure://{SECRET}@queues", "azure://"),
         (f"azure://queues/x?sv=2024&sig={SECRET}", "azure://"),
         (f"azure://queues/x#{SECRET}", "azure://"),
         (f"file://user:{SECRET}@host/x", "file:///"),
@@ -257,20 +249,17 @@ class Network:
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    return Network(monkeypatch)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """A store whose process has an identity with a secret in its environment, as a service has it."""
+    """For a process that has an identity with a secret in its environment, as a service has it."""
     for variable in (CONNECTION_STRING, ACCOUNT_URL):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv(ACCOUNT, "partqtest")
-    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
-    monkeypatch.setenv("AZURE_TENANT_ID", TENANT)
-    monkeypatch.setenv("AZURE_CLIENT_ID", "partq")
-    monkeypatch.setenv("AZURE_CLIENT_SECRET", "hidden")
-    return open_store("azure://queues", retry_timeout_s=0)
+    identity = {"TENANT_ID": TENANT, "CLIENT_ID": "partq", "CLIENT_SECRET": "hidden"}
+    for name, value in {
+        **identity,
+        "STORAGE_ACCOUNT": "partqtest",
+        "TOKEN_CREDENTIALS": "EnvironmentCredential",
+    }.items():
+        monkeypatch.setenv(f"AZURE_{name}", value)
+    return Network(monkeypatch)
 
 
 def signing_in(token: Answer) -> dict[str, Answer]:
@@ -302,9 +291,10 @@ REFUSAL = {"error": "invalid_client", "error_description": "AADSTS7000215: Inval
     ids=["nothing answers", "busy", "no token", "token 500", "token 429", "refused"],
 )
 def test_no_answer_of_the_sign_in_service_is_unavailable_and_a_refusal_invalid(
-    store: ObjectStore, network: Network, answers: dict[str, Answer], error: type[PartqError], said: str
+    network: Network, answers: dict[str, Answer], error: type[PartqError], said: str
 ) -> None:
     network.answers = answers
+    store = open_store("azure://queues", retry_timeout_s=0)
     calls: list[Callable[[], object]] = [
         lambda: store.load("d"),
         lambda: store.swap("d", b"{}", expected=None),
@@ -317,7 +307,6 @@ def test_no_answer_of_the_sign_in_service_is_unavailable_and_a_refusal_invalid(
     assert not [place for place in network.asked if place.startswith("partqtest")], "the account was not even asked"
 
 
-@pytest.mark.usefixtures("store")
 def test_a_machine_outside_of_azure_has_no_metadata_service_but_one_that_has_answered_may_be_away(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

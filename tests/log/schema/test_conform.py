@@ -212,9 +212,9 @@ def test_names_may_differ_in_case_but_not_be_given_twice() -> None:
     assert taken(batch.select([0]), parse_ddl("a INT")).schema.names == ["a"]
 
 
-@given(batches(), st.integers(0, 3), st.data())
-def test_every_form_of_the_same_values_is_taken_in_any_order_of_columns_whole_and_in_part(
-    batch: pa.RecordBatch, start: int, data: st.DataObject
+@given(batches(), st.integers(0, 3), st.integers(1, 40), st.data())
+def test_every_form_of_the_same_values_is_taken_in_any_order_of_columns_whole_and_in_part_and_cut_into_pieces(
+    batch: pa.RecordBatch, start: int, most: int, data: st.DataObject
 ) -> None:
     assert normal_schema(batch.schema) == batch.schema
     own = data.draw(st.booleans())
@@ -223,11 +223,20 @@ def test_every_form_of_the_same_values_is_taken_in_any_order_of_columns_whole_an
     order = data.draw(st.permutations(range(len(columns))))
     names = [batch.schema.names[index] for index in order]
     part = pa.RecordBatch.from_arrays([columns[index] for index in order], names=names)
-    start = min(start, batch.num_rows)
-    found = taken(part.slice(start), batch.schema)
+    part, plain = part.slice(min(start, batch.num_rows)), batch.slice(min(start, batch.num_rows))
+    found = taken(part, batch.schema)
     found.validate(full=True)
     assert found.schema == batch.schema
-    assert same(found.to_pylist(), batch.slice(start).to_pylist())
+    assert same(found.to_pylist(), plain.to_pylist())
+
+    sizes = row_bytes(plain).to_pylist()
+    assert row_bytes(part).to_pylist() == sizes
+    cut = list(pieces(part, range(len(columns)), most))
+    assert same([row for piece in cut for row in piece.select(batch.schema.names).to_pylist()], plain.to_pylist())
+    mine = iter(sizes)
+    held = [[next(mine) for _ in range(piece.num_rows)] for piece in cut]
+    assert all(sum(each) <= most or len(each) == 1 for each in held)
+    assert all(sum(each) + after[0] > most for each, after in pairwise(held)), "no piece could have had one row more"
 
 
 # --- other forms ------------------------------------------------------------------------------------------------------
@@ -276,24 +285,6 @@ def test_a_map_of_null_structs_within_a_struct_can_be_loosened() -> None:
     assert bringing is not None
     assert bringing(batch, str).column(0).to_pylist() == rows
     assert row_bytes(batch).to_pylist() == [4 + 2 + 4 * 2, 4]
-
-
-@given(batches(), st.integers(0, 3), st.integers(1, 40), st.data())
-def test_pieces_are_as_large_as_they_may_be_once_they_are_written_out(
-    batch: pa.RecordBatch, start: int, most: int, data: st.DataObject
-) -> None:
-    forms = [foreign(field.type, data.draw) for field in batch.schema]
-    columns = [pa.array(column.to_pylist(), kind) for column, kind in zip(batch.columns, forms, strict=True)]
-    other = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).slice(start)
-    plain = batch.slice(start)
-    sizes = row_bytes(plain).to_pylist()
-    assert row_bytes(other).to_pylist() == sizes
-    found = list(pieces(other, range(len(columns)), most))
-    assert same([row for piece in found for row in piece.to_pylist()], plain.to_pylist())
-    mine = iter(sizes)
-    held = [[next(mine) for _ in range(piece.num_rows)] for piece in found]
-    assert all(sum(each) <= most or len(each) == 1 for each in held)
-    assert all(sum(each) + after[0] > most for each, after in pairwise(held)), "no piece could have had one row more"
 
 
 TEXTS = ["a", "bb", "", "a long text that lies beside its view"]
