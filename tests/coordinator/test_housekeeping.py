@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,18 +13,16 @@ from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due, queu
 from coordinator.heads import Heads
 from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, Housekeeper, TaskReport, lease_key
 from coordinator.leadership import StoreLife
-from coordinator.settings import Settings, load_settings
-from partq_spark.base.effects import Effects
+from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt
 from partq_spark.group import lifecycle
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.sizes import LogSizes
-from partq_spark.objects.memory import MemoryStore
-from tests.coordinator.runtimes import Lines
+from tests.coordinator.runtimes import KEY
+from tests.coordinator.runtimes import World as Stage
 from tests.log.queues import World, send, values
-from tests.support.ownership import OwnershipServer
 from tests.support.waiting import wait_until
 
 S = 1_000_000
@@ -123,22 +120,18 @@ def test_a_queue_that_was_led_a_year_ahead_once_is_kept_house_for_as_others() ->
 # --- doing ------------------------------------------------------------------------------------------------------------
 
 
-class House:
-    """Queues in memory, an ownership store, and housekeepers. `done` has the queue of each step that came to its end;
+class House(Stage):
+    """Queues beside the stage's own one, and housekeepers. `done` has the queue of each step that came to its end;
     `does` may say what becomes of one.
     """
 
-    def __init__(self, *queues: str) -> None:
-        self.now_s = 1000.0
-        self.objects = MemoryStore(clock=lambda: self.now_s, rng=random.Random(7))
-        self.server = OwnershipServer(now_s=lambda: self.now_s)
-        self.log = Lines()
-        self.effects = Effects(now_s=lambda: self.now_s, time_us=lambda: int(self.now_s * S))
-        self.heads = Heads(self.objects, "default")
+    def __init__(self, *queues: str, config: QueueConfig | None = None) -> None:
+        super().__init__(partitions=1, config=config)
+        self.heads = Heads(self.objects, KEY.namespace)
         self.done: list[str] = []
         self.does: Callable[[Task], bool] = lambda _: False  # whether there was something to do
         for name in queues:
-            admin.create_queue(self.objects, "default", name, 1)
+            admin.create_queue(self.objects, KEY.namespace, name, 1)
             self.heads.look(name)
 
     def _do(self, task: Task) -> TaskReport:
@@ -148,15 +141,14 @@ class House:
 
     def keeper(self, name: str = "a", *, works: bool = False) -> Housekeeper:
         """`works`: its steps are the real ones."""
-        environ = {"HOME": "/home/someone", "PARTQ_OWNERSHIP": "store", "PARTQ_COORDINATOR_NAME": name}
         ownership = self.server.open()
         return Housekeeper(
-            load_settings(None, {**environ, "PARTQ_COORDINATOR_HOUSEKEEPING_LOOK_S": "1"}),
+            Settings(name=name, housekeeping_look_s=1.0),
             store=self.objects,
             ownership=ownership,
             life=StoreLife(ownership),
             heads=self.heads,
-            effects=self.effects,
+            effects=self.effects(),
             log=self.log,
             do=None if works else self._do,
             renewal_s=0.01,
@@ -164,7 +156,7 @@ class House:
 
     def beats(self) -> int:
         """How often the lease was renewed."""
-        document = self.server.open().read_lease(lease_key("default"))
+        document = self.server.open().read_lease(lease_key(KEY.namespace))
         return document.lease.beat if document is not None else 0
 
 
@@ -178,18 +170,17 @@ def look(keeper: Housekeeper) -> None:
 
 def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays() -> None:
     """By the real steps, of which `tests/soak` shows the rest with a process."""
-    house, config = House(), QueueConfig(retention_s=60.0)
-    queue = admin.create_queue(house.objects, "default", "orders", 1, config, house.effects)
+    house = House(config=QueueConfig(retention_s=60.0))
     for number in range(3):
-        send(queue, values(number))
-    for group, offset in {"audit": 2, "billing": 3}.items():
-        admin.create_group(queue, group, (0,))
-        store = lifecycle.checkpoints_of(queue, group)
+        send(house.queue, values(number))
+    admin.create_group(house.queue, "audit", (0,))
+    for group, offset in {"audit": 2, KEY.group: 3}.items():
+        store = lifecycle.checkpoints_of(house.queue, group)
         store.update_checkpoint(store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0, delivered=None), offset)
     house.now_s += 100.0
-    house.heads.look("orders")
+    house.heads.look(KEY.queue)
     look(house.keeper(works=True))
-    assert queue.refresh().earliest == (2,)
+    assert house.queue.refresh().earliest == (2,)
     (trimmed,) = house.log.of("messages_trimmed")
     assert (trimmed["messages"], trimmed["held_back_by"]) == (2, "audit")
     assert "retention of 60 s" in str(trimmed["reason"])
@@ -251,7 +242,7 @@ def test_beside_endless_work_of_one_queue_others_and_the_sweep_have_their_turn(m
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_step_that_takes_long_keeps_the_lease_for_a_bounded_time(hangs: bool) -> None:
-    house = House("orders")
+    house = House("one")
     first, second = house.keeper("first"), house.keeper("second")
     begun: list[str] = []
 
