@@ -80,21 +80,10 @@ REB-09: the steps come in their order
     ; assign 3 to nobody@2; assign 4 to nobody@2; assign 5 to nobody@2
     ; assign 6 to b1@2; assign 7 to d1@2; assign 8 to b1@2; assign 9 to d1@1; status Ready
 
-REB-09: emptied flows are told before partitions are handed to them
-  group 6, 3 flows
-  resize 0 1 2: fence 3 b1@1 for nobody@2; fence 4 c1@1 for nobody@2; fence 5 c1@1 for nobody@2
-    ; status Rebalancing; tell c1 inactive; pause 1 a1 for c1
-
 REB-10: seven partitions on three flows and a new one
   group 7, 3 flows
   = counts a:3 b:2 c:2
   bind d, settle = counts a:2 b:2 c:2 d:1; handoffs 1
-
-REB-13: delay 0 rebalances at once
-  group 2, 1 flow, delay 0
-  bind b: status Rebalancing; pause 1 a1 for b1
-  drain = Ready
-  expire b: status Rebalancing; fence 1 b1@2 for a1@3
 
 REB-13: max-handoff-time 0 moves at once
   group 2, 1 flow, delay 0, handoff 0
@@ -127,12 +116,6 @@ FLO-05: who keeps some is told nothing, who gets its first is
 LOS-01: a flow that comes back before it was missed has its partitions again
   group 4, 2 flows
   bind b back: fence 2 b1@1 for b2@1; fence 3 b1@1 for b2@1
-  = Ready; instances a1 a1 b2 b2; epochs 1 1 1 1; handoffs 0
-  sleep 100: nothing
-
-LOS-01, REB-06: a flow that comes back in holddown has its partitions again
-  group 4, 2 flows
-  expire b, sleep 4, bind b back: fence 2 b1@1 for b2@1; fence 3 b1@1 for b2@1; status Ready
   = Ready; instances a1 a1 b2 b2; epochs 1 1 1 1; handoffs 0
   sleep 100: nothing
 
@@ -184,11 +167,6 @@ REB-08: a changed partition count rebalances at once
     ; pause 2 a1 for b1
   settle = numbers 0 2; owners a b
 
-REB-08: from exclusive to non-exclusive rebalances at once
-  group 4, 1 flow, exclusive
-  bind b, bind c, share non-exclusive: status Rebalancing; pause 3 a1 for b1; pause 2 a1 for c1
-  settle = counts a:2 b:1 c:1
-
 : other settings count from then on and trigger nothing
   group 4, 2 flows
   bind c, timers 100 50: nothing = due 5
@@ -207,15 +185,6 @@ REB-14: a bind during a rebalance is handled when it has ended
   # of two with as many, the oldest gives
   = counts a:1 b:2 c:1
 
-REB-14: an alteration during a rebalance is handled when it has ended
-  group 4, 1 flow
-  bind b, sleep 5, resize 0 1 2 3 4 5: nothing = Rebalancing
-  drain 3
-  all: fence 3 a1@1 for b1@2; tell b1 active; assign 3 to b1@2
-  drain 2
-  all: fence 2 a1@1 for b1@2; assign 2 to b1@2; status Rebalancing; fence 4 nobody@0 for a1@1
-    ; fence 5 nobody@0 for b1@1; assign 4 to a1@1; assign 5 to b1@1; status Ready
-
 REB-08, REB-14: an access type that changes during a rebalance takes effect without the delay
   group 4, 2 flows
   share exclusive = Rebalancing
@@ -228,10 +197,6 @@ REB-08, REB-14: an access type that changes during a rebalance takes effect with
 REB-14: other settings during a rebalance are no reason to go without the delay
   group 4, 1 flow
   bind b, sleep 5, timers 100 50, bind c, drain = Holddown
-
-REB-14, REB-04: a flow that waits for its share does not take over at the end of a rebalance
-  group 6, 2 flows
-  bind c, sleep 5, bind d, expire a, drain = Holddown; partitions Unbound Unbound Ready Ready Ready Ready
 
 REB-01, REB-14: what was left uneven by a rebalance is evened out after the delay
   group 6, 2 flows
