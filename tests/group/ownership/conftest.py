@@ -14,9 +14,6 @@ from tests.support.servers import RedisServer, running
 KEY = GroupKey("default", "orders", "billing")
 """The group of tests that have a store of their own."""
 
-FOLDER = "default/orders/billing/ownership/"
-"""Where it lies, if ownership is objects."""
-
 _instances = itertools.count(1)
 
 

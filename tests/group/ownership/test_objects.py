@@ -16,16 +16,7 @@ from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects import Document
-from tests.group.ownership.conftest import (
-    FOLDER,
-    KEY,
-    RECORD,
-    a_record,
-    begin,
-    delivery,
-    last_beat,
-    verbs,
-)
+from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, begin, delivery, last_beat, verbs
 from tests.group.ownership.redis_servers import an_object_store
 from tests.group.test_checkpoints import Lossy
 from tests.log.queues import lost, once
@@ -33,7 +24,7 @@ from tests.objects.conftest import azure_store
 from tests.support.ownership import in_objects
 from tests.support.way import Hooked
 
-ME = RECORD.instance
+FOLDER = f"{KEY}/ownership/"
 LEASE = Lease(token="l", name="n", beat=0)
 CLAIM = OwnershipRecord(key=KEY, partition=12, owner=None, epoch=7, version="", modified="")
 
