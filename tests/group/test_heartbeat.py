@@ -16,13 +16,14 @@ from tests.support.waiting import wait_until
 INTERVAL_S = 0.01
 
 
-class Beats:
+class Beats(Liveness):
     """Counts beats, each of which may fail; their thread looks at a sign that the test sets."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
+        super().__init__(parent=None)
         self.count, self.sign, self.outcomes = 0, Sign.ALIVE, list(outcomes)
         self.troubles: list[Exception | None] = []  # as each beat found them
-        self.thread = HeartbeatThread(self.beat, INTERVAL_S, self)  # type: ignore[arg-type] # a look is all it takes
+        self.thread = HeartbeatThread(self.beat, INTERVAL_S, self)
 
     def look(self) -> Sighting:
         return Sighting(sign=self.sign, reason="as told")
