@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -14,14 +13,12 @@ from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import tree
 from partq_spark.log.housekeeping import trim
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
-from partq_spark.log.staged import stage_of
 from tests.log import typed
 from tests.log.histories import all_steps
-from tests.log.queues import Row, World, everything, flip, read, rounds, send, staged, through, values
+from tests.log.queues import World, everything, flip, rounds, send, through, values
 from tests.support.way import Hooked
 
 
@@ -53,26 +50,6 @@ def trim_and_collect(world: World, *before: int) -> None:
 
 
 # --- order and ranges -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("DIS-02")
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(6))
-def test_any_ranges_give_their_messages_in_publish_order(world: World, seed: int) -> None:
-    rng = random.Random(seed)
-    queue = world.create(4)
-    published: dict[int, list[bytes]] = {}
-    for number in range(rng.randint(1, 40)):
-        rows: list[Row] = [(f"key {rng.randrange(8)}", b"%d/%d" % (number, row)) for row in range(rng.randint(1, 12))]
-        for key, value in rows:
-            published.setdefault(partition_of(str(key).encode(), 4), []).append(value)
-        stage, cut = stage_of(queue.refresh()), rng.randint(0, len(rows))
-        publish(queue, stage, staged(queue, stage, rows[:cut]) + staged(queue, stage, rows[cut:]))
-    assert read(queue) == published
-    for _ in range(10):
-        ends = enumerate(queue.head.next)
-        spans = {p: (min(a, b), max(a, b)) for p, a, b in ((p, rng.randint(0, e), rng.randint(0, e)) for p, e in ends)}
-        assert read(queue, spans) == {p: published[p][a:b] for p, (a, b) in spans.items() if a < b}
 
 
 def test_only_the_slices_that_are_needed_are_read(world: World) -> None:
