@@ -35,27 +35,27 @@ from tests.log.queues import send
 AT_ONCE: Final = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=3.0)
 
 
-class Scraped:
+class Scraped(World):
     """The one coordinator of a world, and who takes its picture."""
 
     def __init__(self, *, looks_most_s: float = LOOKS_MOST_S) -> None:
-        self.world = world = World(partitions=2, config=AT_ONCE)
+        super().__init__(partitions=2, config=AT_ONCE)
         sizes = LogSizes(inline_entries=4, fan_out=3)
-        world.queue = QueueLog(world.objects, KEY.namespace, KEY.queue, world.effects(), sizes=sizes)
-        self.coordinator = world.coordinator()
-        self.heads = Heads(world.objects, KEY.namespace)
+        self.queue = QueueLog(self.objects, KEY.namespace, KEY.queue, self.effects(), sizes=sizes)
+        self.shown = self.coordinator()
+        self.heads = Heads(self.objects, KEY.namespace)
         self.tally = Tally()
-        store = MeasuredStore(world.objects, self.tally.store)
+        store = MeasuredStore(self.objects, self.tally.store)
         how = {"name": "c1", "namespace": "default"}
         self.figures = Figures(
-            self, store=store, tally=self.tally, effects=world.effects(), looks_most_s=looks_most_s, **how
+            self, store=store, tally=self.tally, effects=self.effects(), looks_most_s=looks_most_s, **how
         )
 
     def status(self) -> Status:
         return Status(alive=True, ready=True, looked_s=0.0, groups=1, leading=1, failing=0)
 
     def groups(self) -> Sequence[tuple[GroupRuntime, GroupFacts]]:
-        return [(self.coordinator.runtime, facts) for facts in self.heads.groups().values()]
+        return [(self.shown.runtime, facts) for facts in self.heads.groups().values()]
 
     def head_documents(self) -> Mapping[str, Document]:
         return self.heads.documents()
@@ -76,20 +76,20 @@ class Scraped:
     def publish(self, publishes: int) -> tuple[int, ...]:
         """A publish a second, each of a message for both partitions at least; where the partitions end then."""
         for number in range(publishes):
-            self.world.now_s += 1
-            send(self.world.queue, [(f"key {row}", b"%d" % number) for row in range(8)])
-        return self.world.queue.refresh().next
+            self.now_s += 1
+            send(self.queue, [(f"key {row}", b"%d" % number) for row in range(8)])
+        return self.queue.refresh().next
 
     def handled(self, publishes: int, left: int | None = None) -> HandFlow:
         """A flow to which so much was delivered; it acknowledges all but `left` of each partition, or three quarters
         are left.
         """
-        flow = self.world.flow("a")
-        self.world.settle()
+        flow = self.flow("a")
+        self.settle()
         for number, end in enumerate(self.publish(publishes)):
             assert flow.deliver(number, end)
             flow.acknowledge(number, end // 4 if left is None else end - left)
-        self.world.run(2)
+        self.run(2)
         return flow
 
 
@@ -106,7 +106,7 @@ def test_lag_costs_no_look_while_the_head_tells_it(scraped: Scraped) -> None:
     found = scraped.lags()
     assert found == [(1, pytest.approx(2))] * 2
     assert scraped.looks() == {}, "records and head say it all"
-    view = groups.status(scraped.world.queue, scraped.world.server.open(), KEY.group)
+    view = groups.status(scraped.queue, scraped.server.open(), KEY.group)
     assert found == [(each.lag, each.lag_s) for each in view.partitions], "as `partq status` has them"
 
 
@@ -115,10 +115,9 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
     scraped: Scraped, compacted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that is away leaves out what is not known, and hides nothing else."""
-    world = scraped.world
     scraped.handled(40)
     if compacted:
-        assert compact(world.queue, min_age_s=0.0) is not None
+        assert compact(scraped.queue, min_age_s=0.0) is not None
     with monkeypatch.context() as away:
         asked: list[str] = []
 
@@ -126,7 +125,7 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
             asked.append(name)
             raise Unavailable("away")
 
-        away.setattr(world.objects, "read", read)
+        away.setattr(scraped.objects, "read", read)
         picture = scraped.picture()
         assert all(each.lag and each.lag_s is None for each in picture.groups[0].partitions)
         assert (picture.ages_unknown, picture.store.errors) == (2, {("read", "Unavailable"): 1})
@@ -134,54 +133,52 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
     found = scraped.lags()
     assert all(25 < lag_s < 45 for _, lag_s in found)
     looks = scraped.looks()
-    world.now_s += 60
+    scraped.now_s += 60
     assert scraped.lags() == [(lag, pytest.approx(lag_s + 60)) for lag, lag_s in found]
     assert scraped.looks() == looks, "the message is the same"
 
 
 def test_where_no_flow_is_the_checkpoints_are_asked_once(scraped: Scraped) -> None:
     """The group that nobody works for is the one whose lag matters most."""
-    world = scraped.world
     ends = scraped.publish(2)
-    world.run(2)
+    scraped.run(2)
     assert [lag for lag, _ in scraped.lags()] == list(ends), "also where there never was one"
     scraped.handled(1, left=1).unbind()
-    world.run(3)
+    scraped.run(3)
     before = scraped.looks()["list"]
     assert [lag for lag, _ in scraped.lags()] == [1, 1]
     scraped.publish(1)
     scraped.lags()
     assert scraped.looks()["list"] == before + 1
     goal = checkpoints.goal_of("earliest", None, None)
-    checkpoints.rewind(world.queue, KEY.group, goal, (), ownership="none", dry_run=False)
-    world.run(2)
-    assert [lag for lag, _ in scraped.lags()] == list(world.queue.refresh().next), "a rewind is seen"
+    checkpoints.rewind(scraped.queue, KEY.group, goal, (), ownership="none", dry_run=False)
+    scraped.run(2)
+    assert [lag for lag, _ in scraped.lags()] == list(scraped.queue.refresh().next), "a rewind is seen"
 
 
 def test_looks_end_when_their_time_is_over() -> None:
     scraped = Scraped(looks_most_s=0.0)
     scraped.publish(2)
-    scraped.world.run(2)
+    scraped.run(2)
     assert scraped.lags() == [(None, None)] * 2
     assert scraped.looks() == {}
 
 
 def test_groups_and_queues_are_told_that_are_there_and_led_here(scraped: Scraped) -> None:
     """What is told of them is in `test_metrics`."""
-    world = scraped.world
-    world.run(2)
+    scraped.run(2)
     (group,) = scraped.picture().groups
     assert (group.status, group.flows) == (RebalanceStatus.READY, {"active": 0, "inactive": 0, "unbound": 0})
     assert {each.status for each in group.partitions} == {PartitionStatus.UNASSIGNED}
     scraped.handled(3, left=0)
-    retention.trim(world.queue, world.queue.head.next)
+    retention.trim(scraped.queue, scraped.queue.head.next)
     (queue,) = scraped.picture().queues
     assert (queue.messages, queue.published) == (0, 24), "what was trimmed counts as published"
-    scraped.coordinator = world.coordinator("c2")
-    scraped.coordinator.step()
+    scraped.shown = scraped.coordinator("c2")
+    scraped.shown.step()
     picture = scraped.picture()
     assert (picture.groups, picture.followed) == ([], [KEY]), "a group that another one leads is only named"
-    admin.delete_queue(world.queue)
+    admin.delete_queue(scraped.queue)
     picture = scraped.picture()
     assert (picture.queues, picture.groups) == ([], [])
 

@@ -32,9 +32,9 @@ def full() -> Picture:
     """Of three flows with two partitions, of which one was taken from its flow with messages in hand."""
     scraped = Scraped()
     scraped.handled(3, left=3)
-    scraped.world.flow("b")
-    scraped.world.flow("c")
-    scraped.world.run(5)
+    scraped.flow("b")
+    scraped.flow("c")
+    scraped.run(5)
     picture = scraped.picture()
     return replace(
         picture,
