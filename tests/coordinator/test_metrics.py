@@ -31,7 +31,7 @@ CALLS = CallFigures(durations={"load": Distribution((1,) * 13, 7.0)}, errors={("
 def full() -> Picture:
     """Of three flows with two partitions, of which one was taken from its flow with messages in hand."""
     scraped = Scraped()
-    scraped.handled(3, left=3)
+    scraped.handled(3, 3, 3)
     scraped.flow("b")
     scraped.flow("c")
     scraped.run(5)
