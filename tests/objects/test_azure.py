@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import time
 import traceback
@@ -188,20 +189,6 @@ def test_a_server_that_does_not_answer_is_given_up_within_bounds(monkeypatch: py
             store.create("made", b"")
 
 
-def test_an_unreachable_endpoint_is_unavailable_within_the_time(
-    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endpoint = f"http://127.0.0.1:{free_port()}/{azurite.account}"
-    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string_with(azurite.key, endpoint))
-    store = open_store("azure://queues/x", retry_timeout_s=1)
-    begin_s = time.monotonic()
-    with pytest.raises(Unavailable, match=r"azure://queues/x was tried for .* s \(option retryTimeout, 1 s\)"):
-        store.load("q/_head.json")
-    assert 0.9 < time.monotonic() - begin_s < 15
-    with pytest.raises(Unavailable, match="could not be reached"):
-        store.swap("q/_head.json", b"{}", expected=None)
-
-
 # ---- credentials
 
 
@@ -262,11 +249,12 @@ def test_a_shared_access_signature_works_and_is_shown_nowhere(
         assert bytes(open_store(url, retry_timeout_s=0).read("made")) == b"x"
         unreachable = f"http://127.0.0.1:{free_port()}/{azurite.account}"
         no_tls = f"https://127.0.0.1:{azurite.port}/{azurite.account}"
-        for text in (
-            shown(azurite.endpoint, lambda store: store.create("other", b"x")),  # the signature allows no writing
-            shown(unreachable, lambda store: store.read("made")),
-            shown(no_tls, lambda store: store.read("made")),
+        for text, error in (
+            (shown(azurite.endpoint, lambda store: store.create("other", b"x")), "Invalid"),  # it allows no writing
+            (shown(unreachable, lambda store: store.read("made")), "Unavailable.*could not be reached"),
+            (shown(no_tls, lambda store: store.read("made")), ""),
         ):
+            assert re.search(error, text)
             assert "sig=" not in text
             assert secret not in text
             assert "azure.core" not in text, "the SDK's errors hold the request that failed"
