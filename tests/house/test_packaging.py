@@ -13,23 +13,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.release.check import ROOT, build
+
 PACKAGES = ("partq_spark", "coordinator")
 FILES = ("*.py", "*.pyi", "*.html", "*.css", "*.js", "*.svg")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    (built,) = folder.glob("*.whl")
-    return built
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_packages_two_modules_and_nothing_else(wheel: Path) -> None:

@@ -72,18 +72,6 @@ def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
     assert wanted_typed_columns(COLUMNS, whole.schema) == whole
 
 
-def test_columns_are_called_as_a_reader_calls_them() -> None:
-    untyped = wanted_columns([("offset", "bigint"), ("headers", HEADERS_TYPE), ("Value", "string")])
-    assert untyped.ddl == f"offset bigint, headers {HEADERS_TYPE}, Value string"
-    assert untyped.stored == ("headers", "value")
-    asked = pa.schema([pa.field("NAME", pa.string()), metadata("Offset", "headers"), pa.field("ID", pa.int32())])
-    found = wanted_typed_columns(COLUMNS, asked)
-    assert (found.schema, found.payload.names) == (asked, ["Name", "id"])
-    assert (found.metadata, found.metadata_at, found.stored) == (("offset", "headers"), 1, ("_headers",))
-    alone = wanted_typed_columns(COLUMNS, pa.schema([metadata("partition").with_name("_METADATA")]))
-    assert (alone.payload.names, alone.metadata_at, alone.stored) == ([], 0, ())
-
-
 def test_a_column_may_be_asked_for_as_any_type_that_it_has_had_and_a_name_alone_means_todays() -> None:
     widened = with_widened(COLUMNS, "id BIGINT")
     for kind in (pa.int32(), pa.int64()):
