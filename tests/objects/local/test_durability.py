@@ -24,7 +24,6 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.local_files import explain
 from partq_spark.objects.retrying import Retrying
 from tests.objects import conftest as processes
 from tests.objects.conftest import write
@@ -297,10 +296,3 @@ def test_a_store_one_may_not_write_to_says_so(root: Path, store: LocalStore) -> 
         with pytest.raises(Invalid, match=f"{root}/other/c"):
             fresh.swap("other/c", b"{}", expected=None)
         assert fresh.load("other/c") is None
-
-
-@pytest.mark.parametrize(("doing", "act"), [("reading", "read"), ("listing", "read"), ("replacing", "write")])
-def test_a_refusal_asks_for_the_right_that_was_missing(doing: str, act: str) -> None:
-    """Not by a store: root, who runs many tests, may read everything."""
-    said = str(explain(PermissionError(errno.EACCES, "Permission denied"), doing, "/store/a"))
-    assert f"let user id {os.geteuid()} {act} there" in said
