@@ -58,6 +58,27 @@ def send_rows(queue: QueueLog, rows: Sequence[tuple[str | None, bytes]], *, head
     publish(queue, stage, [segment])
 
 
+@pytest.mark.parametrize(("alternate", "most", "least"), [("headers", 9, 1), ("counts", 60, 28)])
+def test_where_publishes_alternate_in_the_middle_what_can_be_joined_is(
+    world: World, alternate: str, most: int, least: int
+) -> None:
+    """With headers go those without. Of two counts of partitions none go together, and a run that has some breaks its
+    promise as a whole: what lies beside them gains as ever.
+    """
+    world.sizes = replace(world.sizes, fan_out=100)
+    queue = world.create(1)
+    for number in range(108):
+        world.clock.now_us += SECOND_US
+        is_one = 40 <= number < 68 and number % 2 == 0
+        if alternate == "counts" and 40 <= number < 68:
+            admin.alter_queue(queue, partitions=1 + is_one)
+        send_rows(queue, [("key", b"%d" % number)], headers=is_one and alternate == "headers")
+    before = messages(queue)
+    all_steps(queue)
+    assert least <= leaf_slices(queue.head) < most
+    assert messages(queue) == before
+
+
 ROWS = st.lists(
     st.tuples(st.sampled_from([None, "", "a", "b", "c", "键"]), st.binary(max_size=40)), min_size=1, max_size=8
 )
@@ -130,27 +151,6 @@ def test_a_message_is_written_anew_a_logarithmic_number_of_times(world: World) -
             written += sum(done.messages for done in all_steps(queue))
     assert written <= 600 * 5, written / 600  # log4(600) = 4.6
     assert leaf_slices(queue.head) < 40
-
-
-@pytest.mark.parametrize(("alternate", "most", "least"), [("headers", 9, 1), ("counts", 60, 28)])
-def test_where_publishes_alternate_in_the_middle_what_can_be_joined_is(
-    world: World, alternate: str, most: int, least: int
-) -> None:
-    """With headers go those without. Of two counts of partitions none go together, and a run that has some breaks its
-    promise as a whole: what lies beside them gains as ever.
-    """
-    world.sizes = replace(world.sizes, fan_out=100)
-    queue = world.create(1)
-    for number in range(108):
-        world.clock.now_us += SECOND_US
-        is_one = 40 <= number < 68 and number % 2 == 0
-        if alternate == "counts" and 40 <= number < 68:
-            admin.alter_queue(queue, partitions=1 + is_one)
-        send_rows(queue, [("key", b"%d" % number)], headers=is_one and alternate == "headers")
-    before = messages(queue)
-    all_steps(queue)
-    assert least <= leaf_slices(queue.head) < most
-    assert messages(queue) == before
 
 
 def test_with_a_retention_a_run_spans_a_quarter_of_it(world: World) -> None:
