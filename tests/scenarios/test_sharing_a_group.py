@@ -12,6 +12,23 @@ from tests.scenarios.stage import GROUP, Stage, Staged, again, begun, delivered
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("changed", "offset", "says"),
+    [
+        ({"flow": "right"}, {}, "belongs to flow 'left', this query has flow='right'"),
+        ({"flow": "left", "group": "shipping"}, {}, "belongs to group 'billing', this query has group='shipping'"),
+        ({"flow": "left"}, {"group": None, "flow": None}, "belongs to a query without a group"),
+    ],
+)
+def test_offsets_of_another_flow_or_group_are_refused(
+    stage: Stage, changed: dict[str, str], offset: dict[str, None], says: str
+) -> None:
+    query = stage.query("left").begun().drain().stop()
+    query.log[-1] |= offset
+    with pytest.raises(partq.Invalid, match=says):
+        stage.query(**changed).goes_on_from(query).start().trigger()
+
+
 @pytest.mark.conformance("FLO-08")
 def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(stage: Stage) -> None:
     first = stage.query("left").begun().drain()
