@@ -203,7 +203,8 @@ class Taking:
 
     def _look(self) -> Delivery | None:
         """One look, up to the poll interval. What was taken for an asker that had gone is still there, if its
-        partitions are. Only what a batch gives out moves the position.
+        partitions are. Only what a batch gives out moves the position. None also where the lease has ended while it was
+        read: then the next look asks whose it is.
         """
         process, taken = self._beside(), self._taken
         since_ns = now_ns()
@@ -233,6 +234,9 @@ class Taking:
             taken.pieces = tuple(taken.read(self._wanted))
             if self._spans is not None:
                 taken.trace = self._spans.received(taken.pieces, since_ns)
+            with process.asked() as consumer:
+                if not consumer.is_alive:  # reading takes its time, and others may have the partitions by now
+                    return None
         return taken
 
     def _planned(

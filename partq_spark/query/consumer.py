@@ -94,6 +94,11 @@ class ConsumerLoop:
         return Address(at.store, at.namespace, at.queue, group.name, flow) if group and flow else None
 
     @property
+    def is_alive(self) -> bool:
+        """The lease lasts under which the last batch was announced."""
+        return self._last is not None and self._participant.is_alive(self._last.instance)
+
+    @property
     def needs_mailbox(self) -> bool:
         """Whether nothing is ever acknowledged without one."""
         return self._options.manual_acks

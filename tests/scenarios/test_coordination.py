@@ -67,6 +67,10 @@ STORIES: Final[dict[str, tuple[Plan, *tuple[Event, ...]]]] = {
         Event(9.5, "freeze", "one", 5.0, on="load checkpoint"),
         Event(9.5, "freeze", "one", 5.0, on="swap checkpoint"),
     ),
+    "a flow freezes while it reads a batch, and its partitions move": (
+        BUSY,
+        Event(9.5, "freeze", "one", 12.0, on="after read segments"),
+    ),
     "a flow is killed with a batch in hand": (SLOW, Event(8.0, "kill", "one", 60.0)),
     "Redis is emptied, and then a flow is killed": (
         replace(SLOW, ownership=URL),

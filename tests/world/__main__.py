@@ -131,6 +131,9 @@ def main() -> int:
     for plan, error in total.failures[:10]:
         least = shrunk(plan, fails_as(error)) if arguments.shrink else plan
         sys.stdout.write(f"seed {plan.seed} ({plan.kind}) failed: {error[:400]}\n  repeat it by: {least.line}\n")
+    if len(total.failures) > 10:
+        more = ", ".join(str(plan.seed) for plan, _ in total.failures[10:])
+        sys.stdout.write(f"and seeds {more}\n")
     if len(plans) == 1:
         for plan, _ in total.failures:
             sys.stdout.write("".join(f"  {line}\n" for line in story(plan, KEPT)))

@@ -129,10 +129,11 @@ class Coordination:
         """A pause ends when all that was given is acknowledged, when its time is over, or with its owner."""
         hands = self._hands[number]
         if after.phase == "paused":
+            moves_us = fact.at_us + after.left_s * 1e6 * _LEAST
             if before.phase != "paused" or before.epoch != after.epoch:
-                hands.moves_us = fact.at_us + after.left_s * 1e6 * _LEAST
-                hands.is_drained = False
+                hands.moves_us, hands.is_drained = moves_us, False
                 self._look(hands, after.owner)
+            hands.moves_us = min(hands.moves_us, moves_us)  # each write was some time on its way
             return
         if (before.phase, after.phase) != ("paused", "fencing") or before.owner not in fact.bound:
             return

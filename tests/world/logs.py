@@ -80,11 +80,12 @@ class Writer(Actor):
                 if place.partition is not None and place.offset is not None:
                     self.world.take(Durable(self.world.now_us, value, place.partition, place.offset))
             return
+        table = self._table(queue, rows)
         with queue.publication(publish_id=publish_id) as publication:
             if publication.is_done:
                 self.world.counts["repetition"] += 1
                 return
-            publication.add(self._table(queue, rows))
+            publication.add(table)  # of the columns as they were: what was widened since is widened here
             self._nap(host)
             publication.commit()
 

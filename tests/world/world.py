@@ -57,8 +57,8 @@ class World:
         self.groups = {self.GROUP: QUEUE} if how.grouped else {}
         self.groups |= {READERS: RESULTS} if plan.readers else {}
         self.kept = frozenset(self.groups if how.keeps else self.groups.keys() - {self.GROUP})
-        # Where switches between lines are drawn, a process may stand still anywhere.
-        slack_s = 5.0 if any(each.what in {"switches", "cut"} for each in plan.happening) else 0.0
+        # Where switches between lines are drawn, a process may stand still anywhere; and writes are on their way.
+        slack_s = 5.0 if any(each.what in {"switches", "cut"} for each in plan.happening) else plan.way_us / 1e6
         self.judge = Judge(
             within_s=plan.settled_s,
             session_timeout_s=plan.session_timeout_s,
