@@ -202,86 +202,66 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for_and_nothing_is_there_tw
     assert contents(two) == ALL
 
 
-REFUSED: dict[str, tuple[Callable[[World], object], type[Exception], str]] = {
-    "one is full": (fills, Full, r"queue 'second' .* is full"),
-    "one has collected": (lambda two: raise_floor(two.handle("second"), 9), Outdated, "queue 'second' were staged at"),
-    "the named one was deleted": (lambda two: delete_queue(two.handle("second")), Invalid, "queue 'second'"),
-}
-
-
-@pytest.mark.parametrize("identity", [None, IDENTITY])
-@pytest.mark.parametrize(("event", "error", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_one_queue_refuses_is_refused_before_any_other_has_it(
-    two: World, identity: PublishIdentity | None, event: Callable[[World], object], error: type[Exception], said: str
-) -> None:
-    staged, _ = stage(two, plan(two, "second"), BATCH)
-    event(two)
-    with pytest.raises(error, match=said) as refused:
-        publish(two, staged, identity)
-    assert "had been published" not in str(refused.value)
-    assert contents(two)["first"] == []
-
-
-def test_a_repetition_of_what_a_full_queue_has_is_no_refusal(two: World) -> None:
-    assert repeat(two) == [False, False]
-    alter_queue(two.handle("second"), quota_bytes=1)
-    assert repeat(two) == [True, True]
-
-
-# --- ended between two queues -----------------------------------------------------------------------------------------
-
-
 def crash(two: World) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def ending_between(two: World, event: Callable[[World], object]) -> Opener:
-    """Handles on a way on which this happens whenever the second queue is to get the batch; the first has it."""
+def meeting(two: World, kind: str, event: Callable[[World], object]) -> Opener:
+    """Handles on a way on which this happens whenever there is such a call for the second queue's head."""
     hooked = Hooked(two.store)
-    hooked.before = lambda kind, name: event(two) if kind == "swap" and name.endswith("second/_head.json") else None
+    hooked.before = lambda called, name: event(two) if (called, name[-17:]) == (kind, "second/_head.json") else None
     return lambda name: two.handle(name, hooked)
+
+
+ENDS: dict[str, tuple[Callable[[World], object], type[BaseException], str]] = {
+    "full": (fills, Full, r"queue 'second' .* is full"),
+    "collected": (lambda two: raise_floor(two.handle("second"), 9), Outdated, "queue 'second' were staged at"),
+    "deleted": (lambda two: delete_queue(two.handle("second")), Invalid, "queue 'second'"),
+    "away": (lambda two: lost(), Unavailable, "no answer"),
+    "crashed": (crash, KeyboardInterrupt, "^$"),
+}
 
 
 @pytest.mark.conformance("DIS-09")
 @pytest.mark.parametrize("identity", [None, IDENTITY])
-@pytest.mark.parametrize(
-    ("event", "error", "why"),
-    [
-        (lambda two: lost(), Unavailable, "no answer"),
-        (fills, Full, "'second' .* is full"),
-        (crash, KeyboardInterrupt, "^$"),
-    ],
-    ids=["away", "full", "crashed"],
-)
-def test_the_error_says_who_has_the_batch_and_what_repeating_it_does_and_so_it_is(
+@pytest.mark.parametrize(("event", "error", "why"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("between", [False, True])
+def test_what_one_queue_refuses_is_refused_before_any_other_has_it_or_the_error_says_which_have_it(
     two: World,
     identity: PublishIdentity | None,
     event: Callable[[World], object],
     error: type[BaseException],
     why: str,
+    between: bool,
 ) -> None:
-    staged, _ = stage(two, plan(two), BATCH)
+    """The second is named, so that its deletion is an error too. What repeating does is as the error says."""
+    staged, _ = stage(two, plan(two, "second"), BATCH)
     with pytest.raises(error, match=why) as stopped:
-        publish(two, staged, identity, ending_between(two, event))
-    assert contents(two)["first"] == ALL["first"]
-    if event is not crash:
-        where = f"'first' (sequence {head_of(two.store, 'first').sequence}) before, not to 'second'"
-        safe = ["repeat it under the same identity"]
-        unsafe = ["it has no identity", "would double it", "txnAppId and txnVersion", "--publish-id"]
-        for part in (where, *(safe if identity else unsafe)):
-            assert part in str(stopped.value)
-        assert ("double" in str(stopped.value)) == (identity is None)
-    alter_queue(two.handle("second"), quota_bytes=None)
-    assert repeat(two, identity) == [identity is not None, False]
-    assert contents(two)["first"] == (ALL["first"] if identity else 2 * ALL["first"])
-    assert contents(two)["second"][-3:] == ALL["second"]
+        publish(two, staged, identity, meeting(two, "swap" if between else "load", event))
+    there = contents(two)
+    assert there["first"] == (ALL["first"] if between else [])
+    told = between and event is not crash
+    where = f"'first' (sequence {head_of(two.store, 'first').sequence}) before, not to 'second'"
+    safe = ["repeat it under the same identity"]
+    unsafe = ["it has no identity", "would double it", "txnAppId and txnVersion", "--publish-id"]
+    for part in (where, *(safe if identity else unsafe)):
+        assert (part in str(stopped.value)) == told
+    assert ("double" in str(stopped.value)) == (told and identity is None)
+    if "second" in there:
+        alter_queue(two.handle("second"), quota_bytes=None)
+        assert repeat(two, identity) == [between and identity is not None, False]
+        assert contents(two)["first"] == (2 * ALL["first"] if between and identity is None else ALL["first"])
+        assert contents(two)["second"][-3:] == ALL["second"]
+        alter_queue(two.handle("second"), quota_bytes=1)
+        if identity is not None:
+            assert repeat(two, identity) == [True, True], "a repetition adds nothing, also to a full queue"
 
 
 @pytest.fixture
 def half(two: World) -> World:
     """The first queue has the batch, the process ended before the second got it."""
     with pytest.raises(KeyboardInterrupt):
-        publish(two, stage(two, plan(two), BATCH)[0], IDENTITY, ending_between(two, crash))
+        publish(two, stage(two, plan(two), BATCH)[0], IDENTITY, meeting(two, "swap", crash))
     assert contents(two) == HALF
     return two
 

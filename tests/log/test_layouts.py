@@ -70,6 +70,7 @@ class History:
             self.counts.append(count)
             assert self.head.layout.begin == (*before.next, *[0] * count)[:count], "numbers go on where they were"
         assert len(self.head.next) == len(self.head.earliest) == max(self.counts)
+        self.check_layouts()
 
     def deliver(self, most: int) -> None:
         """What the code under test allows, and not more than `most` messages of each partition."""
@@ -91,6 +92,7 @@ class History:
         earliest[number] = min(earliest[number] + rows, self.head.next[number])
         self.head = without_trimmed_layouts(replace(self.head, earliest=tuple(earliest)))
         self.reached[number] = max(self.position(number), earliest[number])
+        self.check_layouts()
 
     # --- what must hold
 
@@ -148,6 +150,13 @@ class History:
             assert layouts.head_scale_status(self.head, self.done) != "Ready"
         return {p: found.get(p) for p in every}
 
+    def check_layouts(self) -> None:
+        """Kept are those of which a message can be read, and the present one."""
+        left = {m.layout for m in self.messages if m.offset >= self.head.earliest[m.partition]}
+        assert [each.generation for each in self.head.layouts] == sorted({*left, len(self.counts) - 1})
+        assert without_trimmed_layouts(self.head) is self.head
+        assert resized(self.head, self.counts[-1]) is self.head
+
     def check_key(self, message: Message) -> None:
         """Key by key: what was published before is acknowledged, or comes before it in its own partition."""
         for old in self.messages[: message.number]:
@@ -196,22 +205,6 @@ def test_partitions_wait_for_what_shares_keys_with_them_and_for_nothing_else(
 def grown(head: Head, rows: Mapping[int, int]) -> Head:
     """`head` with so many more messages in some partitions."""
     return replace(head, next=tuple(end + rows.get(p, 0) for p, end in enumerate(head.next)))
-
-
-def test_layouts_go_when_nothing_of_them_can_be_read() -> None:
-    head = resized(grown(resized(grown(empty_head(2), {0: 3, 1: 1}), 4), {3: 2}), 1)
-    assert [layout.partitions for layout in head.layouts] == [2, 4, 1]
-    for earliest, left in (
-        ((0, 0, 0, 0), [2, 4, 1]),
-        ((3, 1, 0, 0), [4, 1]),
-        ((0, 0, 0, 2), [2, 1]),
-        ((3, 1, 0, 2), [1]),
-    ):
-        trimmed = without_trimmed_layouts(replace(head, earliest=earliest))
-        assert [layout.partitions for layout in trimmed.layouts] == left
-    assert without_trimmed_layouts(head) is head
-    assert without_trimmed_layouts(empty := empty_head(1)) is empty
-    assert resized(head, 1) is head
 
 
 def test_too_many_counts_with_messages_are_refused_with_what_to_trim() -> None:

@@ -78,6 +78,15 @@ class Story(World):
     def resize(self) -> None:
         admin.alter_queue(self.handle(), partitions=5)
 
+    def fill(self) -> None:
+        admin.alter_queue(self.handle(), quota_bytes=1)
+
+    def go_on(self) -> None:
+        """A replacement of the publisher has published the next batch."""
+        rows = self.rows()
+        send(self.handle(), rows, PublishIdentity(writer="me", batch=8))
+        self.there |= {value for _, value in rows}
+
     def sleep(self) -> None:
         for _ in range(4):
             housekeeping.collect(self.handle())
@@ -125,6 +134,9 @@ MEANWHILE: Final[dict[str, tuple[tuple[Callable[[Story], None], ...], str, str, 
     "all is trimmed": ((Story.trim,), "", "", ""),
     "all is compacted": ((Story.compact,), "", "", ""),
     "the count changes": ((Story.resize,), "", "", ""),
+    "it becomes full": ((Story.fill,), "Full", "Full", ""),
+    "it becomes full, the call is lost": ((Story.fill, Story.lose), LOST + " Full", LOST + " Full", LOST),
+    "its writer goes on, the call is lost": ((Story.go_on, Story.lose), LOST, LOST + " BatchRefused", LOST),
     "a long time passes": ((Story.sleep,), OLD, OLD, ""),
     "all is trimmed, a long time passes": ((Story.trim, Story.sleep), OLD, OLD, ""),
     "all is compacted, a long time passes": (
