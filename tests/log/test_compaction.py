@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.base.errors import Corrupt
 from partq_spark.log import admin, housekeeping, publish_times, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
@@ -24,9 +23,8 @@ from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
-from tests.log.queues import HOUR_US, World, everything, flip, send, values
+from tests.log.queues import HOUR_US, World, everything, send, values
 from tests.support.properties import examples
-from tests.support.way import Hooked
 
 
 @pytest.fixture(autouse=True)
@@ -210,30 +208,3 @@ def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(wo
     housekeeping.trim(queue, queue.head.next, known)
     left = counted(queue)
     assert left / 3 <= queue.head.stored_bytes <= left * 1.5, "a slice that is trimmed in part is stored whole"
-
-
-# --- while others are at work -----------------------------------------------------------------------------------------
-
-STILL_S = 4.5  # leaves the head's own entries alone: a step is one swap then
-
-
-@pytest.mark.parametrize("harm", ["damaged", "gone", "gone while the head goes on changing"])
-def test_what_cannot_be_read_is_named_and_nothing_is_swapped(world: World, harm: str) -> None:
-    queue = filled(world)
-    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
-    name = queue.segment_folder + first.segments[0]
-    if harm == "damaged":
-        flip(world, name, first.slices[0].start + 20)
-    else:
-        world.store.delete(name)
-    hooked, before = Hooked(world.store), queue.head.tree
-
-    def busy(_: str, called: str) -> None:
-        if called == name and harm.endswith("changing"):
-            queue.change(lambda head: replace(head, sequence=head.sequence + 1))
-
-    hooked.before = busy
-    with pytest.raises(Corrupt, match=first.segments[0]):
-        compact(world.handle(store=hooked), min_age_s=STILL_S)
-    assert len([name for _, called in hooked.calls if called == name]) <= 2
-    assert queue.refresh().tree == before

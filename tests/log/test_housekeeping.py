@@ -8,6 +8,7 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import admin, housekeeping, tree
+from partq_spark.log.compaction import compact
 from partq_spark.log.groups import remove_group
 from partq_spark.log.housekeeping import GroupPositions, collect, trim
 from partq_spark.log.model import Head
@@ -21,6 +22,7 @@ from tests.log.queues import (
     HOUR_US,
     World,
     everything,
+    flip,
     objects,
     read_flat,
     rounds,
@@ -199,39 +201,57 @@ def test_a_chunk_that_goes_after_the_head_was_read_sends_back_to_the_head(
     assert queue.offsets_at(0) == (12,)
 
 
+def pieces_of(queue: QueueLog, head: Head, fail: bool = True) -> Iterator[Piece]:
+    return RangeReader(queue, head.queue_id, tree.view(head, everything(head)), fail_on_data_loss=fail).pieces()
+
+
+# A publish needs the writers' pages. A chunk is never skipped: without it nobody knows what would be left out.
+NEEDS: list[tuple[str, Callable[[QueueLog], object]]] = [
+    *(("chunk", use) for use in USES.values()),
+    ("page", lambda queue: send(queue, values(1), of_writer("new"))),
+    ("chunk", lambda queue: compact(queue, min_age_s=0.0)),
+    ("segment", lambda queue: compact(queue, min_age_s=0.0)),
+    ("chunk", lambda queue: list(pieces_of(queue, queue.refresh(), fail=False))),
+    ("segment", lambda queue: list(pieces_of(queue, queue.refresh()))),
+]
+
+
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("use", [*USES.values(), lambda queue: send(queue, values(1), of_writer("new"))])
-def test_what_is_lost_is_named_and_not_looked_for_without_end_and_nothing_is_deleted(
-    world: World, use: Callable[[QueueLog], object], busy: bool
+@pytest.mark.parametrize(("kind", "use"), NEEDS)
+def test_what_is_lost_is_named_and_not_looked_for_without_end_and_nothing_is_changed(
+    world: World, kind: str, use: Callable[[QueueLog], object], busy: bool, damaged: bool
 ) -> None:
-    """Also while the head goes on changing. A publish needs the writers' pages, one without an identity does not."""
+    """Also while the head goes on changing."""
     queue = world.numbered(6)
     abandon(queue)
     for number in range(9):
         send(queue, values(number), of_writer(f"writer {number}"))
     rounds(world, 2, queue)
     world.clock.now_us += GRACE_US
-    lost = [each[0].name for each in (queue.refresh().tree, queue.head.writer_pages)]
-    for name in lost:
-        world.store.delete(queue.log_folder + name)
+    head = queue.refresh()
+    first = next(tree.walk(tree.view(head, everything(head)), queue.load_chunk))
+    name = {"chunk": head.tree[0].name, "page": head.writer_pages[0].name, "segment": first.segments[0]}[kind]
+    blob = (queue.segment_folder if kind == "segment" else queue.log_folder) + name
+    if damaged:
+        flip(world, blob, first.slices[0].start + 20 if kind == "segment" else 3)
+    else:
+        world.store.delete(blob)
     hooked, before = Hooked(world.store), objects(world)
 
-    def change(kind: str, name: str) -> None:
+    def change(called: str, _: str) -> None:
         assert len(hooked.calls) < 1000, "it is looked for without end"
-        if kind == "read" and busy:
+        if called == "read" and busy:
             send(world.handle(), values(1))
 
     hooked.before = change
-    with pytest.raises(ObjectMissing, match=f"({'|'.join(lost)}) (.* is gone|is not there)"):
+    with pytest.raises(Corrupt if damaged else ObjectMissing, match=name):
         use(world.handle(store=hooked))
-    assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
+    assert len([called for called, _ in hooked.calls if called == "load"]) < 20
     assert before <= objects(world)
+    assert busy or queue.refresh().tree == head.tree
     assert send(world.handle(), values(1)).rows == 1
-
-
-def pieces_of(queue: QueueLog, head: Head) -> Iterator[Piece]:
-    return RangeReader(queue, head.queue_id, tree.view(head, everything(head))).pieces()
 
 
 def test_a_head_older_than_the_stage_does_not_refuse_it(world: World) -> None:

@@ -43,7 +43,7 @@ class Story(World):
     def rows(self) -> list[Row]:
         return [(key, b"%d" % next(self.numbers)) for key in ("a", "b", "c", "a")]
 
-    def publish(self, queue: QueueLog, writer: str | None = None) -> None:
+    def publish(self, queue: QueueLog, writer: str | None = None, *, anew: bool = False) -> None:
         """By two tasks. Whoever is told that it did not end well knows that nothing is there, or that nobody knows."""
         rows = self.rows()
         mine = {value for _, value in rows}
@@ -51,6 +51,8 @@ class Story(World):
         try:
             stage = stage_of(queue.refresh())
             tasks = [Staged(stage, each) for part in (rows[:2], rows[2:]) for each in staged(queue, stage, part)]
+            if anew:  # they are placed anew, under the count that is there then
+                self.resize()
             done = publish_tasks(queue, tasks, identity, seed="s")
         except (Unavailable, KeyboardInterrupt):
             self.perhaps |= mine
@@ -58,6 +60,7 @@ class Story(World):
         assert (done.rows, done.duplicate) == (4, False)
         left, head = mine & {*read_flat(self.handle())}, self.handle().refresh()
         assert left == mine or max(head.earliest) > 0 or head.queue_id != stage.queue_id, "it was trimmed at once"
+        assert head.queue_id == stage.queue_id or not left, "another queue of the name has got it"
         self.there |= left
 
     def others(self, publishes: int = 8) -> None:
@@ -76,7 +79,7 @@ class Story(World):
             pass
 
     def resize(self) -> None:
-        admin.alter_queue(self.handle(), partitions=5)
+        admin.alter_queue(self.handle(), partitions=self.handle().refresh().partitions + 1)
 
     def fill(self) -> None:
         admin.alter_queue(self.handle(), quota_bytes=1)
@@ -96,8 +99,16 @@ class Story(World):
         admin.delete_queue(self.handle())
         self.there.clear()
 
+    def cut_off(self) -> None:
+        """A deletion: what was staged is still there."""
+        queue = self.handle()
+        queue.refresh()
+        queue.swap(None)
+        self.there.clear()
+
     def make_again(self) -> None:
         self.create(2)
+        self.resize()  # not the count that anything was staged for
         self.others(1)
 
     def lose(self) -> NoReturn:
@@ -146,7 +157,7 @@ MEANWHILE: Final[dict[str, tuple[tuple[Callable[[Story], None], ...], str, str, 
         "",
     ),
     "the queue is deleted": ((Story.delete,), GONE, GONE, GONE),
-    "the queue is made again": ((Story.delete, Story.make_again), GONE, GONE, GONE),
+    "the queue is made again": ((Story.cut_off, Story.make_again), GONE, GONE, GONE),
     "the process ends": ((Story.crash,), DEAD, DEAD, DEAD),
     "a conflict is the answer": ((Story.others, Story.refuse), "Conflict", "Conflict", "Conflict"),
     "the call is lost": ((Story.lose,), LOST, LOST, LOST),
@@ -170,6 +181,7 @@ def compacting(story: Story, queue: QueueLog) -> None:
 Act = Callable[[Story, QueueLog], None]
 DONE: Final[dict[str, tuple[Act, int]]] = {  # and in which column of the table it stands
     "publishing": (Story.publish, 1),
+    "publishing what is placed anew": (partial(Story.publish, anew=True), 1),
     "publishing once": (partial(Story.publish, writer="me"), 2),
     "compacting": (compacting, 3),
 }

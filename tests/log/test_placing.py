@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
 from partq_spark.log import admin, restaging
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, Repartitioned
+from partq_spark.log.publish import PublishIdentity, PublishResult, Repartitioned
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from tests.log import typed
-from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, staged
+from tests.log.queues import Row, World, head_of, read, read_flat, staged
 from tests.support.way import Hooked
 
 KEYS = [f"key{number}" for number in range(40)]
@@ -67,80 +67,35 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
     assert len(found[0]) == 7
 
 
-# --- what happens to it again and again, or at its reading ------------------------------------------------------------
-
-
-def changes(most: int) -> Callable[[World, str], None]:
-    def event(world: World, blob: str) -> None:
-        here = head_of(world.store)
-        if here.layout.generation < most:
-            admin.alter_queue(world.handle(), partitions=here.partitions + 1)
-
-    return event
-
-
-def made_anew(world: World, blob: str) -> None:
-    """The deletion was cut off, so that what was staged is still there."""
-    queue = world.handle()
-    if queue.refresh().partitions == 5:
-        queue.swap(None)
-        world.create(8)
-        admin.alter_queue(world.handle(), partitions=6)
-
-
-def passed(world: World, blob: str) -> None:
-    raise_floor(world.handle(), 9)
-
-
-def gone(world: World, blob: str) -> None:
-    world.store.delete(blob)
-
-
-def collected(world: World, blob: str) -> None:
-    passed(world, blob)
-    gone(world, blob)
-
-
-MET: dict[str, tuple[str, int, Callable[[World, str], None], type[PartqError] | None, str]] = {
-    "the count changes often": ("swap", 1, changes(restaging.MOST_CHANGES), None, ""),
-    "more often than it is followed": ("swap", 1, changes(100), Repartitioned, "publish them again"),
-    "the floor passes it too": ("swap", 1, passed, Outdated, "collection has passed"),
-    "what was staged is collected": ("read", 1, collected, Outdated, "collection has passed"),
-    "what was staged is lost": ("read", 1, gone, Corrupt, "not there"),
-    # Between the refusal and the look for the present layout.
-    "another queue has its name": ("load", 2, made_anew, Invalid, "deleted and created again"),
-}
-"""The kind of calls at which it happens, from the first or a later one on, what, and how it ends."""
-
-
 @pytest.mark.conformance("RES-05")
-@pytest.mark.parametrize(("kind", "first", "event", "error", "said"), MET.values(), ids=MET)
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        (restaging.MOST_CHANGES, None, ""),
+        (100, Repartitioned, "publish them again"),
+        (0, Corrupt, "not there"),  # what was staged is lost instead
+    ],
+)
 def test_what_is_placed_again_comes_as_a_whole_or_says_why_not(
-    world: World,
-    kind: str,
-    first: int,
-    event: Callable[[World, str], None],
-    error: type[PartqError] | None,
-    said: str,
+    world: World, changes: int, error: type[PartqError] | None, said: str
 ) -> None:
     queue = world.create(4)
     stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     admin.alter_queue(world.handle(), partitions=5)
-    hooked, calls = Hooked(world.store), count(1)
+    if not changes:
+        world.store.delete(queue.segment_folder + segments[0].name)
+    hooked = Hooked(world.store)
 
-    def hook(called: str, name: str) -> None:
-        if called == kind and next(calls) >= first:
-            event(world, queue.segment_folder + segments[0].name)
+    def change(kind: str, _: str) -> None:
+        layout = head_of(world.store).layout
+        if kind == "swap" and layout.generation < changes:
+            admin.alter_queue(world.handle(), partitions=layout.partitions + 1)
 
-    hooked.before = hook
-    if error is None:
+    hooked.before = change
+    with pytest.raises(error, match=said) if error else nullcontext():
         publish_staged(world.handle(store=hooked), stage, segments)
-        assert head_of(world.store).layout.generation == restaging.MOST_CHANGES
-    else:
-        with pytest.raises(error, match=said) as raised:
-            publish_staged(world.handle(store=hooked), stage, segments)
-        assert type(raised.value) in {error, ObjectMissing}
+    assert head_of(world.store).layout.generation == min(max(changes, 1), restaging.MOST_CHANGES + (error is not None))
     assert len(read_flat(world.handle())) == (0 if error else 120)
 
 

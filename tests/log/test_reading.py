@@ -18,7 +18,7 @@ from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
 from tests.log import typed
 from tests.log.histories import all_steps
-from tests.log.queues import World, everything, flip, rounds, send, through, values
+from tests.log.queues import World, everything, flip, rounds, send, through
 from tests.support.way import Hooked
 
 
@@ -148,44 +148,6 @@ def test_a_harmed_segment_is_an_error_after_what_came_before_it_or_skipped_and_n
     with caplog.at_level(logging.WARNING):
         assert list(numbers(reader_of(queue, fail=False).pieces())) == [0, 1, 2, 3, 6, 7, 8, 9]
     assert "skipped offsets 4 to 6 of partition 0" in caplog.text
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("fail", [True, False])
-@pytest.mark.parametrize("lost", ["segment", "many segments", "chunk", "chunk, damaged"])
-def test_what_is_lost_is_not_looked_for_as_long_as_the_head_goes_on_changing(
-    world: World, fail: bool, lost: str
-) -> None:
-    """A chunk is never skipped: it says what there is, without it nobody knows what would be left out."""
-    hooked = Hooked(world.store)
-    queue = through(hooked, world.numbered(40, rows=2))
-    found = reader_of(queue, fail=fail)
-    segments = [
-        queue.segment_folder + entry.segments[0]
-        for entry in tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)
-    ]
-    is_chunk = lost.startswith("chunk")
-    harmed = [queue.log_folder + queue.head.tree[-1].name] if is_chunk else segments[3 : 4 if lost == "segment" else 33]
-    for name in harmed:
-        if lost.endswith("damaged"):
-            flip(world, name, 100)
-        else:
-            world.store.delete(name)
-
-    def busy(kind: str, name: str) -> None:
-        if kind == "read" and name in harmed:
-            assert len(hooked.calls) < 1000, "it is looked for without end"
-            send(world.handle(), values(10))
-
-    hooked.before = busy
-    if fail or is_chunk:
-        said = "is damaged" if lost.endswith("damaged") else "is not there"
-        with pytest.raises(Corrupt, match=f"{harmed[0].removeprefix(queue.log_folder)} {said}"):
-            list(found.pieces())
-    else:
-        skipped = range(6, 6 + 2 * len(harmed))
-        assert list(numbers(found.pieces())) == [number for number in range(80) if number not in skipped]
-    assert all(len([name for _, name in hooked.calls if name == each]) <= 2 + (fail or is_chunk) for each in harmed)
 
 
 def test_what_a_log_cannot_be_is_damage(world: World) -> None:
