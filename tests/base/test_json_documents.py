@@ -39,23 +39,11 @@ def kind(name: str = "thing") -> JsonDocument[Thing]:
 
 
 THING = kind()
-FULL = Thing(
-    count=MOST, parts=2, left_s=1.5, places={"é": Place(1, "x")}, deep={"a": {"b": Place(0, "")}}, row=(Place(2, "y"),)
-)
 
 
 def sealed(text: str) -> bytes:
     body = text.encode(errors="surrogatepass")
     return b'{"xxh3":"%s","thing":%s}' % (checksum(body).encode(), body)
-
-
-def test_a_document_comes_back_and_a_person_can_read_it() -> None:
-    assert THING.open(THING.seal(FULL), "there") == FULL
-    assert THING.read(memoryview(THING.write(FULL)), "there") == FULL
-    document = THING.seal(FULL).decode()
-    assert document.startswith('{"xxh3":"')
-    assert document[25:].startswith('","thing":{"format":1,"count":9223372036854775807,"parts":2,')
-    assert '"é":[1,"x"]' in document
 
 
 def test_fields_that_are_not_known_are_passed_over() -> None:
@@ -104,7 +92,7 @@ def test_what_the_type_does_not_allow_is_named_with_its_path_and_value(text: str
 
 def test_one_kind_is_not_taken_for_another() -> None:
     with pytest.raises(Corrupt, match=r"there is damaged: it does not begin or end as a thing does; mend it"):
-        THING.open(kind("thin").seal(FULL), "there")
+        THING.open(kind("thin").seal(Thing()), "there")
 
 
 def test_a_text_that_is_not_utf8_is_not_written() -> None:

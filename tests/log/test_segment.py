@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
@@ -24,7 +22,6 @@ from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.log.subscriptions import subscribe
 from partq_spark.log.validation import check_batch, first_not_utf8, is_utf8
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.local import LocalStore
 from partq_spark.spark.sink_columns import normalised, topics_of
 from tests.log.queues import World, empty_head
 from tests.support.properties import examples
@@ -34,19 +31,11 @@ from tests.support.way import Hooked
 SEED = "writer/1/0"
 
 
-STORES = itertools.count()
-
-
 Message = tuple[str | None, bytes, list[dict[str, Any]] | None]
 
 
 def stage(partitions: int = 4) -> Stage:
     return stage_of(empty_head(partitions))
-
-
-def a_store(kind: str, folder: Path) -> ObjectStore:
-    """An empty one."""
-    return LocalStore(str(folder / str(next(STORES)))) if kind == "local" else World().store
 
 
 def block_of(messages: list[Message], *, headers: bool = False) -> pa.RecordBatch:
@@ -94,13 +83,12 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @pytest.mark.conformance("DIS-02")
-@pytest.mark.parametrize("kind", ["memory", "local"])
-@examples(40, suppress_health_check=(HealthCheck.function_scoped_fixture,))
+@examples(80)
 @given(st.lists(MESSAGES, max_size=6), st.sampled_from([1, 3, 8, 1000]), OPTIONS)
 def test_any_messages_come_back_in_order_from_what_any_arrow_tool_opens(
-    tmp_path: Path, kind: str, blocks: list[list[Message]], partitions: int, options: dict[str, Any]
+    blocks: list[list[Message]], partitions: int, options: dict[str, Any]
 ) -> None:
-    store, messages = a_store(kind, tmp_path), [message for block in blocks for message in block]
+    store, messages = World().store, [message for block in blocks for message in block]
     parts = [block_of(block, headers=options["headers"]) for block in blocks]
     made = put(store, *parts, to=stage(partitions), **options)
     if made is None:
@@ -220,23 +208,6 @@ def test_a_message_that_no_queue_takes_is_refused_by_its_row_and_nothing_is_stag
         with pytest.raises(Invalid, match=said):
             stage_all()
         assert list(world.store.list("default/orders/_segments/")) == []
-
-
-def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
-    store, seen = LocalStore(str(tmp_path)), list[str]()
-
-    def files() -> list[str]:
-        return [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
-
-    def task() -> None:
-        with Stager(store, stage(), seed=SEED, run_bytes=1) as stager:
-            stager.add(block_of([("a", b"1" * 1000, None)]))
-            seen.extend(files())
-            raise RuntimeError("the task ends")
-
-    with pytest.raises(RuntimeError, match="the task ends"):
-        task()
-    assert (len(seen), files()) == (1, []), "there was something to leave behind"
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

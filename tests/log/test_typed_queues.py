@@ -28,7 +28,6 @@ from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.model import FORMAT, Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, check_stage, check_version, publish
-from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.columns import Column, Columns, FormerType
@@ -245,36 +244,6 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
         check_version(stage, empty_head(1))
     check_version(stage_of(older), queue.head)
     check_version(stage_of(empty_head(1)), older)
-
-
-@pytest.mark.conformance("TYP-06")
-def test_slices_of_all_versions_become_one_of_the_newest_also_for_a_plan_that_does_not_know_it(world: World) -> None:
-    queue = typed.create(world, partitions=1)
-    times, early = [], list[RangeReader]()
-    for number in range(60):
-        world.clock.now_us += SECOND_US
-        times.append(world.clock.now_us)
-        if number == 20:
-            head = queue.refresh()
-            early.append(RangeReader(world.handle(), head.queue_id, tree.view(head, everything(head))))
-            alter_queue(queue, add_columns="coupon STRING")
-        if number == 40:
-            alter_queue(queue, widen="id BIGINT, total DECIMAL(6,3)")
-        typed.send(queue, [{"id": number, "name": f"{number}", "total": Decimal(1), "coupon": "c"}])
-    before, old = typed.read_flat(queue), typed.read_flat(queue, "id INT, name STRING, total DECIMAL(5,2)")
-    typed.compact_all(world, queue)
-    head = queue.refresh()
-    (entry,) = tree.walk(tree.view(head, everything(head)), queue.load_chunk)
-    assert entry.schema_version == 3
-    for item in [*world.store.list(queue.segment_folder)]:  # as if they were collected
-        if item.name.removeprefix(queue.segment_folder) not in entry.segments:
-            world.store.delete(item.name)
-    assert typed.read_flat(queue) == before
-    assert typed.read_flat(queue, "id INT, name STRING, total DECIMAL(5,2)") == old
-    assert [t for piece in typed.pieces(queue) for t in piece.times_us()] == times
-    assert [row for piece in early[0].pieces() for row in typed.rows_of(piece)] == old[:20]
-    assert queue.offsets_at(times[30]) == (30,)
-    assert oldest_us(queue, head, {0: (45, 60)}) == times[45]
 
 
 @pytest.mark.parametrize(

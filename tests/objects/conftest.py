@@ -4,8 +4,6 @@ processes do, each of which opens its store by URL, as users do.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 import os
 import random
@@ -108,24 +106,6 @@ def start(target: Callable[..., None], *args: Any) -> multiprocessing.process.Ba
 def _run(target: Callable[..., None], *args: Any) -> None:
     die_with_parent()
     target(*args)
-
-
-def create_without_end(url: str, ready: Any) -> None:
-    """Create objects whose content can be told from their name, and swap a document, until killed."""
-    store = open_store(url)
-    etag = store.swap("crash/document", b'{"value":0}', expected=None)
-    ready.set()
-    for i in range(1_000_000):
-        name = f"crash/{os.getpid()}-{i:06}"
-        with store.writer(name) as writer:
-            for piece in content_of(name):
-                writer.write(piece)
-        etag = store.swap("crash/document", json.dumps({"value": i, "filler": "x" * 50_000}).encode(), expected=etag)
-
-
-def content_of(name: str) -> list[bytes]:
-    """Some 600 kB that belong to this name alone."""
-    return [hashlib.sha256(f"{name} {i}".encode()).digest() * 2000 for i in range(10)]
 
 
 def freeze_inside_the_lock(url: str, name: str) -> None:

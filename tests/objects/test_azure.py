@@ -49,9 +49,7 @@ def url(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def store(azurite: Azurite, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """A store behind the proxy, its container made, nothing tried again."""
-    endpoint = f"http://127.0.0.1:{proxy.port}/{azurite.account}"
-    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string_with(azurite.key, endpoint))
-    opened = open_store(azurite.fresh_url(), retry_timeout_s=0)
+    opened = azure_store(azurite, monkeypatch, port=proxy.port)
     opened.create("made", b"")
     proxy.seen.clear()
     yield opened
@@ -316,8 +314,7 @@ def test_a_leased_document_is_not_taken_for_a_conflict(container: ContainerClien
     lease.release()
 
 
-def test_a_listing_is_one_request_a_page(azurite: Azurite, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = azure_store(azurite, monkeypatch, port=proxy.port)
+def test_a_listing_is_one_request_a_page(store: ObjectStore, proxy: Proxy) -> None:
     for i in range(PAGE_SIZE * 3):
         store.create(f"q/{i:02}", b"x")
     proxy.seen.clear()

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 import pytest
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Unavailable
+from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.base.retry import Backoff, Retry
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.register import MAX_TRIES, Register, few_tries
@@ -142,18 +142,6 @@ def test_swap_and_remove_are_never_repeated(fate: str) -> None:
     assert time.pauses == []
 
 
-def test_what_is_wrong_is_not_repeated() -> None:
-    time = Time()
-    store = time.patient(filled())
-    with pytest.raises(Conflict):
-        store.create("o", b"mine")
-    with pytest.raises(Corrupt):
-        store.read("o", length=7)
-    with pytest.raises(Corrupt):
-        store.load("o")
-    assert time.pauses == []
-
-
 def test_a_listing_goes_on_where_it_was_and_gives_nothing_twice() -> None:
     way, time = Lossy(), Time()
     names = [f"f{i // 4}/{i:02}" for i in range(12)]
@@ -167,19 +155,6 @@ def test_a_listing_goes_on_where_it_was_and_gives_nothing_twice() -> None:
         time.now_s += 100  # what the caller does in between is not waiting
     assert seen == names
     assert len(time.pauses) == 4
-
-
-def test_the_time_a_try_itself_took_counts() -> None:
-    time, way = Time(), Lossy()
-
-    def slow(kind: str) -> str:
-        time.now_s += 40  # it runs into the time-out of its connection
-        return "request"
-
-    way.fate = slow
-    with pytest.raises(Unavailable, match=r"tried for 80\.\d s"):
-        time.patient(way).load("d")
-    assert len(way.calls) == 2
 
 
 # --- a document that several change -----------------------------------------------------------------------------------

