@@ -246,28 +246,13 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
     check_version(stage_of(empty_head(1)), older)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "only", "decoded"),
-    [
-        ("c INT, a INT", (), [["a", "c"]] * 2),
-        ("d INT", (), [[], ["d"]]),
-        ("a INT", ("_headers", "_timestamp"), [["a", "_headers"]] * 2),
-        ("", ("_headers",), [["_headers"]] * 2),
-        ("", (), [[], []]),
-        ("b STRING", None, [["b", "_headers"]] * 2),
-    ],
-)
-def test_only_the_columns_that_the_reader_takes_are_decoded(
-    world: World, monkeypatch: pytest.MonkeyPatch, wanted: str, only: tuple[str, ...] | None, decoded: list[list[str]]
-) -> None:
-    queue = typed.create(world, "a INT, b STRING, c INT", partitions=1, key="a")
-    row = {"a": 1, "b": "x", "c": 2, "d": 3}
-    for added in (None, "d INT"):
-        if added is not None:
-            alter_queue(queue, add_columns=added)
+def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as in the whole, which tests of queries show."""
+    queue, found = typed.create(world, "a INT, b STRING, c INT", key="a", partitions=1), list[list[str]]()
+    for added in ("d INT", "e INT"):
         stage = stage_of(queue.refresh())
-        publish(queue, stage, typed.staged(queue, stage, [row], headers=[[{"key": "h", "value": b"1"}]]))
-    found: list[list[str]] = []
+        publish(queue, stage, typed.staged(queue, stage, [{"a": 1}], headers=[None]))
+        alter_queue(queue, add_columns=added)
 
     def noted(*given: Any, **more: Any) -> pa.RecordBatch:
         batch = read_slice(*given, **more)
@@ -275,13 +260,13 @@ def test_only_the_columns_that_the_reader_takes_are_decoded(
         return batch
 
     monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
-    payload = schema_from(wanted) if wanted else pa.schema([])
     view = tree.view(queue.refresh(), everything(queue.head))
-    pieces = list(RangeReader(queue, queue.head.queue_id, view, payload=payload, only=only).pieces())
-    assert [bool(piece.headers) for piece in pieces] == [only is None or "_headers" in only] * 2
-    assert found == decoded
-    for piece, later in zip(pieces, (None, 3), strict=True):
-        assert typed.rows_of(piece) == [{name: {**row, "d": later}[name] for name in payload.names}]
+    for wanted, only in (("c INT, a INT", ()), ("d INT", ("_headers", "_timestamp")), ("b STRING", None)):
+        assert (
+            len(list(RangeReader(queue, queue.head.queue_id, view, payload=schema_from(wanted), only=only).pieces()))
+            == 2
+        )
+    assert found == [["a", "c"], ["a", "c"], ["_headers"], ["d", "_headers"], ["b", "_headers"], ["b", "_headers"]]
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
