@@ -9,12 +9,11 @@ import pytest
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin
-from partq_spark.log.model import QueueConfig, WriterPage
+from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, NumberUsed, Outdated, PublishIdentity, Unsettled, publish
 from partq_spark.log.staged import stage_of
 from partq_spark.objects.api import ObjectStore
 from tests.log.queues import (
-    HOUR_US,
     World,
     head_of,
     raise_floor,
@@ -60,15 +59,6 @@ def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
     assert (head.next, head.time_us) == ((6,), second.time_us)
     assert {(entry.writer, entry.batch) for entry in head.entries} == {(None, 0)}, "without an identity"
     assert read(queue) == {0: [b"1", b"2", b"3", b"4", b"5", b"6"]}
-
-
-def test_timestamps_grow_although_the_clock_goes_back(world: World) -> None:
-    queue = world.create(1)
-    start_us, found = world.clock.now_us, []
-    for shift_us in (0, 0, 5_000_000, -3 * HOUR_US, -HOUR_US, 10_000_000):
-        world.clock.now_us = start_us + shift_us
-        found.append(send(queue, values(1)).time_us - start_us)
-    assert found == [1, 2, 5_000_000, 5_000_001, 5_000_002, 10_000_000]
 
 
 def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
@@ -191,25 +181,6 @@ def test_what_was_staged_below_the_floor_is_refused_but_a_repetition_is_one(
         assert publish(queue, stage, at_floor, identity).duplicate
     send(queue, values(3))  # staged anew
     assert read_flat(queue) == [b"1", b"3"]
-
-
-GONE = WriterPage(
-    name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1
-)
-"""A page of writer records that is not there."""
-
-
-def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_head(world: World) -> None:
-    hooked = Hooked(world.store)
-    queue = through(hooked, world.create(1))
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(1))
-    queue.remember(replace(queue.head, writer_pages=(GONE,)), "old")
-    hooked.calls.clear()
-    publish(queue, stage, segments, ME)
-    assert [kind for kind, _ in hooked.calls] == ["read", "load", "swap"]
-    assert world.clock.pauses == 0
-    assert read_flat(world.handle()) == [b"1"]
 
 
 # --- the quota --------------------------------------------------------------------------------------------------------

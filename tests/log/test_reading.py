@@ -18,8 +18,7 @@ from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
 from tests.log import typed
 from tests.log.histories import all_steps
-from tests.log.queues import World, everything, flip, rounds, send, through
-from tests.support.way import Hooked
+from tests.log.queues import World, everything, flip, rounds, send
 
 
 @pytest.fixture
@@ -47,18 +46,6 @@ def trim_and_collect(world: World, *before: int) -> None:
     """As housekeeping would over some days."""
     trim(world.handle(), before)
     rounds(world, 4)
-
-
-# --- order and ranges -------------------------------------------------------------------------------------------------
-
-
-def test_only_the_slices_that_are_needed_are_read(world: World) -> None:
-    hooked = Hooked(world.store)
-    queue = through(hooked, world.numbered(10, rows=2))
-    found = reader_of(queue, wanted={0: (5, 9)})
-    hooked.calls.clear()
-    assert list(numbers(found.pieces())) == [5, 6, 7, 8]
-    assert [kind for kind, _ in hooked.calls] == ["read"] * 3
 
 
 # --- what was trimmed and collected meanwhile -------------------------------------------------------------------------

@@ -215,22 +215,15 @@ def test_a_resolution_needs_a_number_that_was_used_and_few_are_kept(world: World
     assert [each.writer for each in queue.refresh().resolutions] == names[5:]
 
 
-def test_the_refusal_names_everything(world: World) -> None:
+def test_the_refusal_names_the_row_and_how_to_resolve_it(world: World) -> None:
     world.create(1)
     queue = world.handle()
     identity = PublishIdentity.of_transaction("night job", 3, "q")
     publish_tasks(queue, tasks_of(queue, values(1)), identity, seed="s")
     with pytest.raises(BatchRefused) as refused:
         publish_tasks(queue, tasks_of(queue, values(2)), replace(identity, owner=None), seed="s")
-    for part in (
-        "queue 'orders'",
-        "batch 3 of writer 'night job'",
-        "key='key', value=b'2'",
-        "an older Spark checkpoint",
-        "a second write to this queue under one txnAppId",
-        *("rand()", "uuid()", "first()", "sums of floats", "a lookup", "repaired code"),
-        "`partq queue resolve orders --writer 'night job' --batch 3 --store memory: --namespace default --yes --as new",
-        "--as published`",
-        "another txnAppId",
-    ):
-        assert part in str(refused.value), part
+    told = str(refused.value)
+    assert "batch 3 of writer 'night job'" in told
+    assert "key='key', value=b'2'" in told
+    where = "--store memory: --namespace default --yes"
+    assert f"`partq queue resolve orders --writer 'night job' --batch 3 {where} --as new" in told
