@@ -1,5 +1,5 @@
 """`python -m tests.soak`, the command of scripts/soak: one run, told as text and, with `--write-docs`, as the section
-Soak of docs/reliability.md with its picture.
+Soak of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Final
 from benchmarks.environment import Environment, observe
 from tests.cast.publisher import KEYS
 from tests.cast.reports import DOCUMENT, conclude, filled, folder_of, parser_of, put_section, tell
-from tests.soak.chart import chart
 from tests.soak.run import Compared, Course, Outcome, compared, run
 
 TEMPLATE: Final = Path(__file__).with_name("soak.md")
-PICTURE: Final = DOCUMENT.parent / "images/soak.svg"
 
 
 def command(course: Course) -> str:
@@ -58,13 +56,10 @@ def _compared(each: Compared) -> str:
     return f"{each.name}, most: {each.second:,.0f} in the second third, {each.last:,.0f} in the last ({factor:.2f} ×)"
 
 
-def write_document(outcome: Outcome, machine: Environment, target: Path = DOCUMENT, picture: Path = PICTURE) -> None:
-    """Put the report into its section of the document, and the picture beside it."""
+def write_document(outcome: Outcome, machine: Environment, target: Path = DOCUMENT) -> None:
+    """Put the report into its section of the document."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    section = filled(text, command=command(outcome.course), machine=machine, lines=told(outcome))
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    picture.write_text(chart(outcome.samples), encoding="utf-8")
-    put_section(target, "soak", section)
+    put_section(target, "soak", filled(text, command=command(outcome.course), machine=machine, lines=told(outcome)))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     tell("\n".join(told(outcome)))
     if found.write_docs:
         write_document(outcome, machine)
-        tell(f"wrote {DOCUMENT} and {PICTURE}")
+        tell(f"wrote {DOCUMENT}")
     return conclude(outcome.failures, folder, command(outcome.course))
 
 

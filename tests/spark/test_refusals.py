@@ -60,6 +60,7 @@ def test_a_source_is_refused_at_load_by_what_it_is_at_its_first_plan_and_with_a_
             refuses(says, given.load("orders").collect)
 
 
+@pytest.mark.conformance("TYP-04")
 def test_a_sink_is_refused_at_save_or_in_its_first_batch(orders: Lab) -> None:
     """Also text that is no text, which only Spark's own expressions make."""
     one = orders.spark.range(1)
@@ -79,6 +80,13 @@ def test_a_sink_is_refused_at_save_or_in_its_first_batch(orders: Lab) -> None:
         ("row 0 cannot be published: its topic is not", [f"{bytes_} topic", "'v' value"]),
     ):
         refuses(says, orders.append, one.selectExpr(*columns), "orders")
+    typed = orders.create("typed", schema="id INT NOT NULL")
+    for says, column in (
+        ("column 'id' has type BIGINT, the queue's is INT: cast it", "if(id = 0, raise_error('a task ran'), id) id"),
+        ("row 0, column 'id': null, where the queue's", "cast(nullif(id, id) as int) id"),
+    ):
+        refuses(says, orders.append, one.selectExpr(column), "typed")
+    assert typed.describe().messages == 0
     writer = good.write.format("partq").options(store=orders.url, queue="orders")
     refuses('only ever appended to, mode("overwrite") is refused', writer.mode("overwrite").save)
     for mode in ("error", "ignore"):  # Spark itself (spark-traps.md 17)

@@ -177,34 +177,6 @@ def test_every_ddl_means_what_spark_makes_of_it(lab: Lab, monkeypatch: pytest.Mo
 # --- what a user is told ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("TYP-04")
-def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_published(lab: Lab) -> None:
-    """What is wrong with a column before any task runs. All that there is of both is in `test_refused_columns`."""
-    lab.create("orders", schema="id INT NOT NULL, name STRING, at TIMESTAMP, tags ARRAY<STRING>")
-    before = lab.head("orders")
-    rows = lab.spark.range(3).coalesce(1)
-    no_task = rows.where("raise_error('a task ran') IS NULL")
-    as_int, not_text = "CAST(id AS INT) id", "CAST(X'FF' AS STRING)"
-    for given, columns, says in (
-        (no_task, ["id"], "column 'id' has type BIGINT, the queue's is INT: cast it"),
-        (no_task, ["'a' name"], "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
-        (no_task, [as_int, "CAST(id AS INT) ID"], "are both the queue's column 'id'"),
-        (no_task, [as_int, "INTERVAL '1' DAY name"], "column 'name' has type interval day, the queue's is"),
-        (no_task, [as_int, "parse_json('1') name"], "column 'name' has type variant, the queue's is"),
-        (rows, ["CAST(IF(id = 2, NULL, id) AS INT) id"], "row 2, column 'id': null, where the queue's"),
-        (rows, [as_int, f"array('a', {not_text}) tags"], "row 0, column 'tags.element': a STRING that is not UTF-8"),
-        (rows, [as_int, "timestamp_seconds(253402300800) at"], "row 0, column 'at': a TIMESTAMP outside of the"),
-    ):
-        with pytest.raises(PySparkException) as caught:
-            lab.append(given.selectExpr(*columns), "orders")
-        assert says in str(caught.value)
-    rate = lab.spark.readStream.format("rate").load().selectExpr("CAST(nullif(value, value) AS INT) id")
-    sink = rate.writeStream.format("partq").options(store=lab.url, queue="orders")
-    said = failure(sink.option("checkpointLocation", str(lab.folder / "sink")).start())
-    assert "row 0, column 'id': null, where the queue's" in said
-    assert lab.head("orders") == before
-
-
 def test_a_temporary_view_is_a_queue_and_a_table_says_that(lab: Lab) -> None:
     """Spark gives its catalog's tables no options when they are read or written (spark-traps.md 42)."""
     sql = lab.spark.sql
