@@ -1,7 +1,8 @@
-"""What partq costs the Python processes that Spark runs it in."""
+"""What partq costs the Python processes that Spark runs it in, and what it has Spark send to them."""
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from pyspark.sql.types import StructType
 import partq
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
+from tests.spark.columns import create, sent, spark
+from tests.support.data_source import Calls
+from tests.support.servers import Azurite
 from tests.support.spark import Lab
 
 COUNT_FROZEN = """
@@ -126,3 +130,21 @@ def test_a_task_decodes_the_columns_that_are_wanted_alone(tmp_path: Path, monkey
     assert batch.to_pylist() == [{"offset": 0, "value": "1"}]
     assert pa.table(queue.read(columns=["key", "partition"])).to_pylist() == [{"key": "a", "partition": 0}]
     assert asked == [("value",), ("key",)]
+
+
+@pytest.mark.azurite
+def test_no_secret_is_in_what_spark_sends_to_its_tasks(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors have credentials of their own: readers, partitions and writers travel after the store was used."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
+    monkeypatch.setenv("PARTQ_REDIS_PASSWORD", "hunter2")
+    calls, schema = Calls(url=azurite.fresh_url()), spark("id INT")
+    create(calls, "id INT")
+    calls.append("orders", schema, sent(schema, [1]))
+    source, grouped = calls.source("orders"), calls.source("orders", group="billing", ownership="redis://127.0.0.1:1/0")
+    reader = source.reader(calls.load("orders"))
+    travels = [source, reader, *reader.partitions(), source.writer(schema, False)]
+    pickled = pickle.dumps([*travels, source.streamWriter(schema, False), grouped.streamReader(schema)])
+    assert b"orders" in pickled
+    assert b"hunter2" not in pickled
+    assert azurite.key.encode() not in pickled
+    assert b"AccountKey" not in pickled
