@@ -1,5 +1,5 @@
-"""Which partition a message goes to, in which order it comes out, that a publish is seen whole or not at all, and what
-a query may count on whatever the partitions are.
+"""Which partition a message goes to, that a publish is seen whole or not at all, and what a query may count on whatever
+the partitions are.
 """
 
 from __future__ import annotations
@@ -47,41 +47,6 @@ def test_the_partition_is_what_spark_sql_says_and_one_query_text_serves_any_numb
         consumer.run(lab.stream(name, **EVERYTHING))
         assert sorted(consumer.values) == sorted(bytes(row.value) for row in rows)
         assert len({row.partition for row in rows}) >= partitions / 2
-
-
-def assert_in_order(rows: Iterable[Row], published: dict[str, list[bytes]]) -> None:
-    """Every key in one partition, its messages in the order in which they were published; offsets rise."""
-    homes: dict[str, set[int]] = defaultdict(set)
-    found: dict[str, list[bytes]] = defaultdict(list)
-    last: dict[int, int] = {}
-    for row in rows:
-        homes[row.key].add(row.partition)
-        found[row.key].append(bytes(row.value))
-        assert row.offset == last.get(row.partition, -1) + 1
-        last[row.partition] = row.offset
-    assert found == published
-    assert all(len(partitions) == 1 for partitions in homes.values())
-
-
-@pytest.mark.conformance("DIS-02")
-def test_each_key_has_one_partition_and_its_publish_order_in_batch_and_in_stream(lab: Lab) -> None:
-    """Published by Spark and otherwise, from several tasks of which one has all of a key, in several publishes."""
-    lab.create("orders", 5)
-    published: dict[str, list[bytes]] = defaultdict(list)
-    consumer = lab.consumer()
-    stream = lab.stream("orders", **EVERYTHING, maxMessagesPerTrigger="70")
-    for publish in range(3):
-        rows = [(f"key {number % 13}", f"{publish}/{number:03}") for number in range(100)]
-        for key, value in rows:
-            published[key].append(value.encode())
-        if publish == 1:
-            lab.publish("orders", [(key, value.encode()) for key, value in rows])
-        else:
-            tasks = keyed(lab, rows).repartition(3, "key").sortWithinPartitions("value")
-            lab.append(tasks, "orders")
-        consumer.run(stream)
-    assert_in_order(consumer.rows, published)
-    assert_in_order(sorted(lab.read("orders").collect(), key=lambda row: (row.partition, row.offset)), published)
 
 
 @pytest.mark.conformance("DIS-05", "CHK-07")

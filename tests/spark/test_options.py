@@ -126,14 +126,6 @@ def test_a_queue_must_be_named_once_by_a_good_name_in_a_store_with_an_absolute_u
         refused(parse, "store", store=store)
 
 
-def test_the_store_is_the_environments_or_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARTQ_STORE", "file:///from/variable")
-    assert options.source_options({"queue": "orders"}).target.store == "file:///from/variable"
-    monkeypatch.delenv("PARTQ_STORE")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert options.source_options({"path": "Orders"}).target.store == "file:///home/somebody/.partq"
-
-
 # --- what a value may be ----------------------------------------------------------------------------------------------
 
 AT = source(startingTimestamp=WHEN).start

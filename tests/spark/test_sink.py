@@ -42,6 +42,7 @@ def test_text_and_bytes_are_published_as_they_are_by_path_and_by_option(lab: Lab
     assert (lab.head("orders"), lab.objects("orders")) == before, "no rows are no publish"
 
 
+@pytest.mark.conformance("DIS-02")
 def test_a_plain_copy_keeps_keys_values_headers_partitions_and_order(lab: Lab) -> None:
     """By batch and by stream; the source's other columns are ignored."""
     for name in ("orders", "copy", "copied-stream"):

@@ -252,42 +252,34 @@ def test_a_query_that_fails_is_started_again_until_it_has_done_its_work_or_is_re
     assert len(starts) == 4
 
 
-def foreach(orders: Lab) -> StreamingQuery:
+@pytest.mark.spark
+def test_invalid_is_raised_wherever_it_was_raised(orders: Lab) -> None:
+    """In the reader, in a task of the sink, in `foreachBatch`."""
+    rows = orders.stream("orders", startingOffsets="earliest")
+
     def handle(_batch: DataFrame, _batch_id: int) -> None:
         try:
             raise ValueError("a cause")
         except ValueError as cause:
             raise Invalid("enough, says the application") from cause
 
-    writer = orders.stream("orders", startingOffsets="earliest").writeStream.foreachBatch(handle)
-    return writer.option("checkpointLocation", str(orders.folder / "foreach")).start()
-
-
-REFUSALS: dict[str, tuple[Callable[[Lab], StreamingQuery], str]] = {
-    "in the reader": (
-        lambda lab: lab.consumer().start(lab.stream("orders", endingOffsets="latest")),
-        "option 'endingOffsets' (value 'latest') is for batch reads",
-    ),
-    "in a task of the sink": (
-        lambda lab: lab.publisher(
-            lab.stream("orders", startingOffsets="earliest").selectExpr("'k' key", "nullif('v', 'v') value"),
-            "orders",
-            "publisher",
+    by_hand = rows.writeStream.foreachBatch(handle).option("checkpointLocation", str(orders.folder / "foreach"))
+    starts: tuple[tuple[str, Callable[[], StreamingQuery]], ...] = (
+        (
+            "option 'endingOffsets' (value 'latest') is for batch reads",
+            lambda: orders.consumer().start(orders.stream("orders", endingOffsets="latest")),
         ),
-        "row 0 has no value: every message needs one",
-    ),
-    "in foreachBatch": (foreach, "enough, says the application"),
-}
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("where", REFUSALS)
-def test_invalid_is_raised_wherever_it_was_raised(orders: Lab, where: str) -> None:
-    start, says = REFUSALS[where]
-    with pytest.raises(Invalid) as caught:
-        partq.supervise(lambda: start(orders))
-    assert str(caught.value).startswith(says)
-    assert caught.value.__cause__ is not None
+        (
+            "row 0 has no value: every message needs one",
+            lambda: orders.publisher(rows.selectExpr("'k' key", "nullif('v', 'v') value"), "orders", "publisher"),
+        ),
+        ("enough, says the application", by_hand.start),
+    )
+    for says, start in starts:
+        with pytest.raises(Invalid) as caught:
+            partq.supervise(start)
+        assert str(caught.value).startswith(says)
+        assert caught.value.__cause__ is not None
 
 
 DRIVER = """

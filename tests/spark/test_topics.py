@@ -65,8 +65,8 @@ def check_values(lab: Lab, queue: str, numbers: Sequence[int]) -> None:
     assert all(values == sorted(values) for values in of_key.values()), queue
 
 
-@pytest.mark.conformance("DIS-09")
-def test_each_message_reaches_every_queue_that_attracts_it_where_its_key_belongs(queues: Lab) -> None:
+@pytest.mark.conformance("DIS-02", "DIS-09")
+def test_each_message_reaches_every_queue_that_attracts_it_where_its_key_belongs_in_order(queues: Lab) -> None:
     lab = queues
     for _ in range(2):  # with a version, once
         write(lab, numbered(lab, range(300)), queue="rest", txnAppId="nightly", txnVersion="7")

@@ -39,10 +39,7 @@ def numbered_rows(file: int, rows: int) -> list[tuple[str | None, bytes]]:
 
 
 def write_files(folder: Path, files: int, rows: int) -> list[tuple[str | None, bytes]]:
-    """Parquet files of numbered rows for Spark's file source, which takes the oldest first; returns all rows.
-
-    Files that are there already stay as they are, so that there can be more of them while a query runs.
-    """
+    """Parquet files of numbered rows for Spark's file source, which takes the oldest first; returns all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[tuple[str | None, bytes]] = []
     schema = pa.schema([("key", pa.string()), ("value", pa.binary())])
@@ -50,8 +47,6 @@ def write_files(folder: Path, files: int, rows: int) -> list[tuple[str | None, b
         content = numbered_rows(file, rows)
         written += content
         path = folder / f"{file:04}.parquet"
-        if path.exists():
-            continue
         draft = folder / f".{file:04}.draft"  # hidden from Spark, which takes a file only when it is whole
         pq.write_table(pa.table([list(column) for column in zip(*content, strict=True)], schema=schema), draft)
         os.utime(draft, (1_700_000_000 + file, 1_700_000_000 + file))

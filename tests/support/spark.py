@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -283,11 +283,3 @@ def failure(query: StreamingQuery, wait_s: int = QUERY_WAIT_S) -> str:
     query.stop()
     assert found is not None, f"query {query.name or query.id} did not fail"
     return str(found)
-
-
-def counts(rows: Sequence[Row]) -> Mapping[int, int]:
-    """Rows per partition."""
-    found: dict[int, int] = {}
-    for row in rows:
-        found[row.partition] = found.get(row.partition, 0) + 1
-    return found
