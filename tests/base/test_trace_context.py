@@ -81,12 +81,6 @@ def test_the_headers_of_a_message_name_one_span_or_none(
 
 
 @examples(200)
-@given(st.binary(max_size=120))
-def test_no_header_is_too_strange_to_be_looked_at(text: bytes) -> None:
-    of_headers([("traceparent", text), ("tracestate", text)])
-
-
-@examples(200)
 @given(
     st.builds(
         TraceContext,

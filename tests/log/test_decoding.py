@@ -210,28 +210,20 @@ FRAMES = {"lz4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}  # how a comp
 def test_what_is_not_asked_for_is_not_decompressed(compression: str) -> None:
     """It could not be: one of its buffers is no such thing, under a right checksum."""
     (original,) = (each for each in originals(2_000) if each.compression == compression and each.headers & each.times)
-    whole = decoded(memoryview(original.data), original.columns.schema, None)
-    broken = []
+    schema, broken = original.columns.schema, set[str]()
+    whole = decoded(memoryview(original.data), schema, None)
     for frame in re.finditer(re.escape(FRAMES[compression]), original.data):
-        data = bytearray(original.data)
+        data, refused = bytearray(original.data), []
         data[frame.start()] ^= 0xFF
-        store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
-        store.create("bad.arrow", bytes(data))
-        piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
-        refused = []
         for only in CHOICES:
             try:
-                assert read_slice(store, "bad.arrow", piece, original.columns, only=only).equals(whole.select([*only]))
-            except Corrupt:
+                assert decoded(memoryview(data), schema, only).equals(whole.select([*only]))
+            except OSError:
                 refused.append(only)
         (mine,) = (name for name in NAMES if (name,) in refused)
         assert refused == [only for only in CHOICES if mine in only]
-        broken.append(mine)
-        with pytest.raises(Corrupt, match="no Arrow that partq wrote"):
-            read_slice(store, "bad.arrow", piece, original.columns, only=(mine,))
-        with pytest.raises(Corrupt, match="is damaged"):
-            read_slice(store, "bad.arrow", piece._replace(xxh3="0" * 16), original.columns, only=())
-    assert {*broken} == {*NAMES}
+        broken.add(mine)
+    assert broken == {*NAMES}
 
 
 # --- no Arrow ---------------------------------------------------------------------------------------------------------

@@ -246,6 +246,22 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
     check_version(stage_of(empty_head(1)), older)
 
 
+def test_a_plan_that_does_not_know_the_newest_columns_reads_what_was_compacted_to_them(world: World) -> None:
+    queue = typed.create(world, partitions=1)
+    for number in range(40):
+        if number == 20:
+            before, head = typed.read_flat(queue), queue.refresh()
+            early = RangeReader(world.handle(), head.queue_id, tree.view(head, everything(head)))
+            alter_queue(queue, widen="id BIGINT", add_columns="coupon STRING")
+        typed.send(queue, [{"id": number}])
+    typed.compact_all(world, queue)
+    (entry,) = tree.walk(tree.view(queue.refresh(), everything(queue.head)), queue.load_chunk)
+    for item in [*world.store.list(queue.segment_folder)]:  # as if they were collected
+        if item.name.removeprefix(queue.segment_folder) not in entry.segments:
+            world.store.delete(item.name)
+    assert [row for piece in early.pieces() for row in typed.rows_of(piece)] == before
+
+
 def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each as in the whole, which tests of queries show."""
     queue, found = typed.create(world, "a INT, b STRING, c INT", key="a", partitions=1), list[list[str]]()

@@ -1,28 +1,20 @@
-"""The stores under test: one fixture that is every store in turn, and one for those that several open. And what real
-processes do, each of which opens its store by URL, as users do.
-"""
+"""The stores under test: one fixture that is every store in turn, and one for those that several open."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from partq_spark.objects import Document, ObjectStore, open_store
+from partq_spark.objects import ObjectStore
 from partq_spark.objects.azure_access import CONNECTION_STRING
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.local_folders import FolderLock
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.urls import AzureUrl, parse_url
-from tests.support.processes import die_with_parent
 from tests.support.servers import Azurite
 
 PAGE_SIZE = 7
@@ -91,33 +83,3 @@ def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     azurite: Azurite = request.getfixturevalue("azurite")
     monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
     return azurite.fresh_url()
-
-
-# --- real processes ---------------------------------------------------------------------------------------------------
-
-
-def start(target: Callable[..., None], *args: Any) -> multiprocessing.process.BaseProcess:
-    """A new interpreter that runs `target`; it dies with this one."""
-    process = multiprocessing.get_context("spawn").Process(target=_run, args=(target, *args), daemon=True)
-    process.start()
-    return process
-
-
-def _run(target: Callable[..., None], *args: Any) -> None:
-    die_with_parent()
-    target(*args)
-
-
-def freeze_inside_the_lock(url: str, name: str) -> None:
-    """Swap, and stop (SIGSTOP) while holding the folder's lock; when woken, go on as if nothing had been."""
-    enter = FolderLock.__enter__
-
-    def enter_and_freeze(lock: FolderLock) -> None:
-        enter(lock)
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    FolderLock.__enter__ = enter_and_freeze  # type: ignore[method-assign] # the one instruction to be frozen at
-    store = open_store(url, retry_timeout_s=0)
-    found = store.load(name)
-    assert isinstance(found, Document)
-    store.swap(name, b'{"by":"frozen"}', expected=found.etag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import signal
@@ -17,16 +16,20 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.local_folders import FolderLock
-from tests.objects import conftest as processes
 
 
 @pytest.mark.crash
 def test_a_process_frozen_inside_the_lock_is_waited_for_within_bounds(store: LocalStore, root: Path) -> None:
     etag = store.swap("q/doc", b'{"by":"me"}', expected=None)
-    process = processes.start(processes.freeze_inside_the_lock, store.url, "q/doc")
-    assert process.pid is not None
+    child = os.fork()
+    if child == 0:
+        try:
+            swap_and_freeze(root, etag)
+            os._exit(0)
+        finally:
+            os._exit(1)
     try:
-        assert stopped(process.pid)
+        assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
         begin_s = time.monotonic()
         with pytest.raises(Unavailable, match=rf"{root}/q .*frozen.*kill -CONT"):
             store.swap("q/doc", b'{"by":"me again"}', expected=etag)
@@ -37,26 +40,26 @@ def test_a_process_frozen_inside_the_lock_is_waited_for_within_bounds(store: Loc
         assert time.monotonic() - begin_s < 5
         assert store.load("q/doc") == Document(etag=etag, body=b'{"by":"me"}')
         store.create("q/object", b"objects need no lock")
-        os.kill(process.pid, signal.SIGCONT)
-        process.join(10)
-        assert process.exitcode == 0
-        found = store.load("q/doc")
-        assert isinstance(found, Document)
-        assert found.body == b'{"by":"frozen"}'
-        store.swap("q/doc", b'{"by":"me"}', expected=found.etag)
     finally:
-        process.kill()
-        process.join(10)
+        os.kill(child, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0
+    found = store.load("q/doc")
+    assert isinstance(found, Document)
+    assert found.body == b'{"by":"frozen"}'
+    store.swap("q/doc", b'{"by":"me"}', expected=found.etag)
 
 
-def stopped(pid: int) -> bool:
-    deadline_s = time.monotonic() + 30
-    while time.monotonic() < deadline_s:
-        with contextlib.suppress(FileNotFoundError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-                return True
-        time.sleep(0.01)
-    return False
+def swap_and_freeze(root: Path, etag: str) -> None:
+    """Stop (SIGSTOP) while holding the folder's lock; when woken, go on as if nothing had been."""
+    enter = FolderLock.__enter__
+
+    def enter_and_freeze(lock: FolderLock) -> None:
+        enter(lock)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    FolderLock.__enter__ = enter_and_freeze  # type: ignore[method-assign] # the one instruction to be frozen at
+    LocalStore(str(root)).swap("q/doc", b'{"by":"frozen"}', expected=etag)
 
 
 def test_who_only_reads_stops_no_writer(store: LocalStore, root: Path) -> None:
