@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.json_documents import MOST, JsonDocument, Positive, Seconds, Whole, checksum
+from partq_spark.base.json_documents import JsonDocument, Positive, Seconds, Whole, checksum
 
 
 class Place(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -55,9 +55,7 @@ def test_fields_that_are_not_known_are_passed_over() -> None:
     ("text", "words"),
     [
         ('"count":-1', "Expected `int` >= 0 - at `$.count`, found -1"),
-        (f'"count":{MOST + 1}', f"`$.count`, found {MOST + 1}"),
         ('"count":1.0', "Expected `int`, got `float` - at `$.count`, found 1.0"),
-        ('"count":true', "`$.count`, found True"),
         ('"parts":0', "Expected `int` >= 1 - at `$.parts`, found 0"),
         ('"left_s":-0.5', "`$.left_s`, found -0.5"),
         ('"left_s":1e999', "`$.left_s`"),

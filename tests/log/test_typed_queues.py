@@ -248,11 +248,12 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
 
 def test_a_plan_that_does_not_know_the_newest_columns_reads_what_was_compacted_to_them(world: World) -> None:
     queue = typed.create(world, partitions=1)
-    for number in range(40):
-        if number == 20:
-            before, head = typed.read_flat(queue), queue.refresh()
-            early = RangeReader(world.handle(), head.queue_id, tree.view(head, everything(head)))
-            alter_queue(queue, widen="id BIGINT", add_columns="coupon STRING")
+    for number in range(20):
+        typed.send(queue, [{"id": number}])
+    before, head = typed.read_flat(queue), queue.refresh()
+    early = RangeReader(world.handle(), head.queue_id, tree.view(head, everything(head)))
+    alter_queue(queue, widen="id BIGINT", add_columns="coupon STRING")
+    for number in range(20):
         typed.send(queue, [{"id": number}])
     typed.compact_all(world, queue)
     (entry,) = tree.walk(tree.view(queue.refresh(), everything(queue.head)), queue.load_chunk)

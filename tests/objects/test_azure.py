@@ -117,27 +117,26 @@ def test_a_swap_whose_answer_was_lost_is_unavailable_and_not_repeated(store: Obj
 def test_what_may_be_repeated_outlives_a_bad_network(proxy: Proxy, store: ObjectStore, fault: Fault) -> None:
     patient = open_store(store.url, retry_timeout_s=20)
     pieces = [secrets.token_bytes(1 << 20)] * 18
-    calls: list[tuple[str, str, Callable[[], object], object]] = [
-        ("PUT", "", lambda: patient.create("q/created", b"c" * 1000), None),
-        ("PUT", "", lambda: write(patient, "q/small", b"s" * 1000), None),
-        ("PUT", "comp=block&", lambda: write(patient, "q/large1", *pieces), None),
-        ("PUT", "comp=blocklist", lambda: write(patient, "q/large2", *pieces), None),
-        ("GET", "", lambda: bytes(patient.read("q/created")), b"c" * 1000),
-        ("DELETE", "", lambda: patient.delete("q/created") and None, None),
-        ("GET", "", lambda: [info.name for info in patient.list("q/")], ["q/large1", "q/large2", "q/small"]),
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("", lambda: patient.create("q/created", b"c" * 1000)),
+        ("", lambda: write(patient, "q/small", b"s" * 1000)),
+        ("comp=block&", lambda: write(patient, "q/large1", *pieces)),
+        ("comp=blocklist", lambda: write(patient, "q/large2", *pieces)),
     ]
-    for method, part, call, wanted in calls:
+    for part, call in calls:
         hits: list[str] = []
 
-        def lose(request: Seen, method: str = method, part: str = part, hits: list[str] = hits) -> Fault | None:
-            if request.method == method and part in request.path and len(hits) < 2:
+        def lose(request: Seen, part: str = part, hits: list[str] = hits) -> Fault | None:
+            if request.method == "PUT" and part in request.path and len(hits) < 2:
                 hits.append(request.path)
                 return fault
             return None
 
         proxy.next_fault = lose
-        assert (call() or None) == wanted
+        call()
         assert len(hits) == 2
+    proxy.lose(fault, method="GET", times=2)
+    assert [info.name for info in patient.list("q/")] == ["q/created", "q/large1", "q/large2", "q/small"]
     assert [bytes(store.read(f"q/large{number}")) for number in (1, 2)] == [b"".join(pieces)] * 2
 
 
