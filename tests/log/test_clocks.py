@@ -19,13 +19,13 @@ from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from tests.log.histories import messages
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
     World,
     everything,
     head_of,
+    messages,
     objects,
     read_flat,
     send,
@@ -76,9 +76,9 @@ def test_the_stores_clock_counts_where_a_machines_is_wrong_by_more_than_minutes(
 # --- the store's clock was as wrong as the machine's, and is right again ----------------------------------------------
 
 
-def led_away(world: World, config: QueueConfig | None = None, publishes: int = 1) -> QueueLog:
-    """A queue with some messages, then some of a year ahead."""
-    queue = world.create(1, config=config)
+@pytest.mark.parametrize("publishes", [1, 3, 20])
+def test_behind_false_times_times_are_true_and_retention_goes_on(world: World, publishes: int) -> None:
+    queue = world.create(1, config=QueueConfig(retention_s=2 * DAY_US // 1_000_000))
     for number in range(6):
         world.clock.now_us += 60_000_000
         send(queue, values(number))
@@ -86,12 +86,6 @@ def led_away(world: World, config: QueueConfig | None = None, publishes: int = 1
     for number in range(publishes):
         send(ahead, values(100 + number))
     assert head_of(world.store).time_us > world.clock.now_us + YEAR_US - HOUR_US
-    return queue
-
-
-@pytest.mark.parametrize("publishes", [1, 3, 20])
-def test_behind_false_times_times_are_true_and_retention_goes_on(world: World, publishes: int) -> None:
-    queue = led_away(world, QueueConfig(retention_s=2 * DAY_US // 1_000_000), publishes)
     world.clock.now_us += DAY_US
     for number in (7, 8):
         world.clock.now_us += 1

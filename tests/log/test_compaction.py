@@ -22,8 +22,19 @@ from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
-from tests.log.queues import HOUR_US, World, everything, send, values
+from tests.log.queues import (
+    HOUR_US,
+    SECOND_US,
+    Message,
+    World,
+    all_steps,
+    everything,
+    filled,
+    leaf_slices,
+    messages,
+    send,
+    values,
+)
 from tests.support.properties import examples
 
 

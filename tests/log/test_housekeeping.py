@@ -177,37 +177,14 @@ def of_writer(name: str) -> PublishIdentity:
     return PublishIdentity(writer=name, batch=1)
 
 
-USES: dict[str, Callable[[QueueLog], object]] = {
-    "a collector": lambda queue: collect(queue).deleted,
-    "a seek": lambda queue: queue.offsets_at(0),
-}
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_chunk_that_goes_after_the_head_was_read_sends_back_to_the_head(
-    world: World, use: Callable[[QueueLog], object]
-) -> None:
-    queue = world.numbered(12)
-    rounds(world, 3)
-
-    def goes() -> None:
-        trim_all(world)
-        rounds(world, 4)
-
-    slept = world.meeting("before", "read", goes, ".json")
-    use(slept)
-    assert slept.head.earliest == (12,)
-    assert queue.offsets_at(0) == (12,)
-
-
 def pieces_of(queue: QueueLog, head: Head, fail: bool = True) -> Iterator[Piece]:
     return RangeReader(queue, head.queue_id, tree.view(head, everything(head)), fail_on_data_loss=fail).pieces()
 
 
 # A publish needs the writers' pages. A chunk is never skipped: without it nobody knows what would be left out.
 NEEDS: list[tuple[str, Callable[[QueueLog], object]]] = [
-    *(("chunk", use) for use in USES.values()),
+    ("chunk", collect),
+    ("chunk", lambda queue: queue.offsets_at(0)),
     ("page", lambda queue: send(queue, values(1), of_writer("new"))),
     ("chunk", lambda queue: compact(queue, min_age_s=0.0)),
     ("segment", lambda queue: compact(queue, min_age_s=0.0)),

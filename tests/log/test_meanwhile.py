@@ -184,6 +184,7 @@ DONE: Final[dict[str, tuple[Act, int]]] = {  # and in which column of the table 
     "publishing what is placed anew": (partial(Story.publish, anew=True), 1),
     "publishing once": (partial(Story.publish, writer="me"), 2),
     "compacting": (compacting, 3),
+    "collecting": (lambda story, queue: housekeeping.collect(queue), 3),
 }
 
 

@@ -17,8 +17,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
 from tests.log import typed
-from tests.log.histories import all_steps
-from tests.log.queues import World, everything, flip, rounds, send
+from tests.log.queues import World, all_steps, everything, flip, rounds, send
 
 
 @pytest.fixture

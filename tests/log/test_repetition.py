@@ -19,8 +19,7 @@ from partq_spark.log.segment import Stager
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import Staged, stage_of
 from tests.log import typed
-from tests.log.histories import all_steps
-from tests.log.queues import HOUR_US, Row, World, batch_of, head_of, read, read_flat, rounds, send, values
+from tests.log.queues import HOUR_US, Row, World, all_steps, batch_of, head_of, read, read_flat, rounds, send, values
 from tests.log.typed import Row as TypedRow
 
 pytestmark = pytest.mark.conformance("DIS-10")
