@@ -50,10 +50,7 @@ CHANGES: dict[str, Change] = {
         do=lambda queue, who: admin.alter_queue(queue, add_columns=f"{who} INT").columns is not None,
         seen=lambda head, who: head.columns is not None and head.columns.column(who) is not None,
     ),
-    "subscribe": Change(
-        do=subscribe,
-        seen=lambda head, who: who in head.subscriptions,
-    ),
+    "subscribe": Change(do=subscribe, seen=lambda head, who: who in head.subscriptions),
     "unsubscribe": Change(
         do=lambda queue, who: unsubscribe(queue, f"no/{who}"),
         seen=lambda head, who: f"no/{who}" not in head.subscriptions,

@@ -150,12 +150,7 @@ MEANWHILE: Final[dict[str, tuple[tuple[Callable[[Story], None], ...], str, str, 
     "its writer goes on, the call is lost": ((Story.go_on, Story.lose), LOST, LOST + " BatchRefused", LOST),
     "a long time passes": ((Story.sleep,), OLD, OLD, ""),
     "all is trimmed, a long time passes": ((Story.trim, Story.sleep), OLD, OLD, ""),
-    "all is compacted, a long time passes": (
-        (Story.others, Story.compact, Story.sleep),
-        OLD + NOBODY_KNOWS,
-        OLD,
-        "",
-    ),
+    "all is compacted, a long time passes": ((Story.others, Story.compact, Story.sleep), OLD + NOBODY_KNOWS, OLD, ""),
     "the queue is deleted": ((Story.delete,), GONE, GONE, GONE),
     "the queue is made again": ((Story.cut_off, Story.make_again), GONE, GONE, GONE),
     "the process ends": ((Story.crash,), DEAD, DEAD, DEAD),
@@ -163,12 +158,7 @@ MEANWHILE: Final[dict[str, tuple[tuple[Callable[[Story], None], ...], str, str, 
     "the call is lost": ((Story.lose,), LOST, LOST, LOST),
     "others publish, the call is lost": ((Story.others, Story.lose), LOST, LOST, LOST),
     "all is trimmed, the call is lost": ((Story.trim, Story.lose), LOST + NOBODY_KNOWS, LOST, LOST),
-    "all is compacted, the call is lost": (
-        (Story.others, Story.compact, Story.lose),
-        LOST + NOBODY_KNOWS,
-        LOST,
-        LOST,
-    ),
+    "all is compacted, the call is lost": ((Story.others, Story.compact, Story.lose), LOST + NOBODY_KNOWS, LOST, LOST),
     "the count changes, the call is lost": ((Story.resize, Story.lose), LOST, LOST, LOST),
 }
 
@@ -178,7 +168,7 @@ def compacting(story: Story, queue: QueueLog) -> None:
         pass
 
 
-Act = Callable[[Story, QueueLog], None]
+Act = Callable[[Story, QueueLog], object]
 DONE: Final[dict[str, tuple[Act, int]]] = {  # and in which column of the table it stands
     "publishing": (Story.publish, 1),
     "publishing what is placed anew": (partial(Story.publish, anew=True), 1),

@@ -44,9 +44,6 @@ from tests.log.queues import (
     trim_all,
     values,
 )
-from tests.objects.conftest import azure_store
-from tests.support.proxy import Fault, Proxy
-from tests.support.servers import Azurite
 from tests.support.way import Hooked
 
 
@@ -161,24 +158,6 @@ def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) ->
             send(queue, values(2), of(batch, "billing", "query-b"))
     send(queue, values(3), of(4, "billing", "query-a"))
     assert read_flat(queue) == [b"1", b"3"]
-
-
-@pytest.mark.azurite
-@pytest.mark.conformance("DIS-09")
-@plain_or_not
-def test_a_swap_that_reaches_azure_twice_publishes_once(
-    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, identity: PublishIdentity | None
-) -> None:
-    with Proxy(azurite.port).running() as proxy:
-        store = azure_store(azurite, monkeypatch, port=proxy.port)
-        queue = admin.create_queue(store, "default", "orders", 2)
-        stage = stage_of(queue.refresh())
-        segments = staged(queue, stage, values(10, 11))
-        proxy.lose(Fault.SEND_TWICE, method="PUT")
-        done = publish(queue, stage, segments, identity)
-        assert (done.conflicts, done.duplicate) == (1, False), "the service refuses its own repetition"
-        assert read_flat(queue) == [b"10", b"11"]
-        store.close()
 
 
 # --- too old ----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log.admin import delete_queue
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.subscriptions import Namespace, subscribe
+from partq_spark.log.subscriptions import subscribe
 from partq_spark.log.topics import Attraction, checked_subscription, checked_topic, matches
 from partq_spark.objects.api import Document
 from tests.log.queues import World, document_of, head_of
@@ -115,33 +114,16 @@ def test_at_most_a_thousand(world: World) -> None:
     assert len(head_of(world.store).subscriptions) == 1000
 
 
-def put_head(world: World, queue: QueueLog, body: bytes) -> None:
-    """Whatever is there now."""
-    found = world.store.load(queue.head_name)
-    assert isinstance(found, Document)
-    world.store.swap(queue.head_name, body, expected=found.etag)
-
-
-@pytest.mark.conformance("OBS-06")
-def test_a_damaged_queue_stops_no_other_and_is_told_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.create(1, "fine")
-    put_head(world, world.create(1, "broken"), b"{}")
-    namespace = Namespace(world.store, "default")
-    for _ in range(2):
-        assert [queue.name for queue in namespace.queues()] == ["fine"]
-        assert [*namespace.damaged] == ["broken"]
-    (warning,) = caplog.messages
-    assert "queue 'broken'" in warning
-    assert "default/broken/_head.json" in warning
-    assert delete_queue(world.handle("broken")) == 1
-    assert [queue.name for queue in namespace.queues()] == ["fine"]
-    assert namespace.damaged == {}
-
-
 def test_a_damaged_queue_that_was_restored_meanwhile_is_not_deleted(world: World) -> None:
     queue = world.create()
     whole = document_of(world.store, queue.head_name)
-    put_head(world, queue, b"{}")
+
+    def put_head(body: bytes) -> None:
+        found = world.store.load(queue.head_name)
+        assert isinstance(found, Document)
+        world.store.swap(queue.head_name, body, expected=found.etag)
+
+    put_head(b"{}")
     with pytest.raises(Conflict, match="restored meanwhile"):
-        delete_queue(world.meeting("after", "load", lambda: put_head(world, queue, whole)))
+        delete_queue(world.meeting("after", "load", lambda: put_head(whole)))
     assert world.handle().refresh().partitions == queue.head.partitions

@@ -24,7 +24,6 @@ class Fault(Enum):
     LOSE_REQUEST = "the connection ends before the server sees the request"
     LOSE_ANSWER = "the server does it, and the connection ends without an answer"
     CUT_ANSWER = "the connection ends in the middle of the answer's body"
-    SEND_TWICE = "the server sees the request a second time, and only the second answer comes back"
     BUSY = "503, as a service under load answers without doing anything"
 
 
@@ -112,8 +111,6 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if fault is Fault.BUSY:
                 self._answer(503, [("x-ms-error-code", "ServerBusy")], b"", cut=False)
                 return
-            if fault is Fault.SEND_TWICE:
-                _pass_on(proxy.upstream_port, self, body)
             answer, data = _pass_on(proxy.upstream_port, self, body)
             if fault is Fault.LOSE_ANSWER:
                 self.close_connection = True
