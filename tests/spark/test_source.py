@@ -182,19 +182,6 @@ def test_an_idle_query_makes_no_batches_and_ends_with_its_queue_or_with_one_in_i
     assert consumer.values == [b"0", b"news"]
 
 
-def test_a_union_reads_twice_what_is_there_twice_and_keeps_queues_apart(lab: Lab) -> None:
-    """spark-traps.md 29."""
-    for name in ("orders", "bills"):
-        lab.create(name, 2)
-    consumer = lab.consumer()
-    for value in (b"first", b"more"):
-        for name in ("orders", "bills"):
-            lab.publish(name, [("a", value + name.encode())])
-        orders = lab.stream("orders", **EVERYTHING, maxMessagesPerTrigger="20")
-        consumer.run(orders.union(orders).union(lab.stream("bills", **EVERYTHING)))
-    assert sorted(consumer.values) == [b"firstbills", *[b"firstorders"] * 2, b"morebills", *[b"moreorders"] * 2]
-
-
 # --- columns on request -----------------------------------------------------------------------------------------------
 
 
