@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +16,7 @@ from partq_spark.base.retry import Backoff, Retry
 SECONDS = st.floats(0.001, 1000.0)
 
 
-def pauses(retry: Retry, calls_s: Iterator[float], chance: Iterator[float], *, conflict: bool = False) -> list[float]:
+def pauses(retry: Retry, calls_s: Iterator[float], chance: Iterator[float]) -> list[float]:
     """All pauses of a trouble that does not end, where each try takes a time of its own."""
     now_s = 0.0
     found: list[float] = []
@@ -26,7 +25,7 @@ def pauses(retry: Retry, calls_s: Iterator[float], chance: Iterator[float], *, c
         now_s += next(calls_s)
         retry.failed(began_s)
         share = next(chance)
-        pause_s = retry.pause_s(now_s, lambda low, high, share=share: low + share * (high - low), conflict=conflict)  # type: ignore[misc]
+        pause_s = retry.pause_s(now_s, lambda low, high, share=share: low + share * (high - low))  # type: ignore[misc]
         if pause_s is None:
             break
         found.append(pause_s)
@@ -66,13 +65,6 @@ def test_many_failures_are_no_overflow() -> None:
     retry = Retry(first_s=0.01, most_s=5.0)
     retry.failures = 5000
     assert retry.pause_s(0.0, max) == 5.0
-
-
-@pytest.mark.parametrize(("conflict", "expected_s"), [(False, 0.0), (True, 10.0)])
-def test_conflicts_are_no_outage(conflict: bool, expected_s: float) -> None:
-    retry = Retry(first_s=0.1, most_s=1.0, timeout_s=0.0, conflicts_s=10.0)
-    found = pauses(retry, itertools.repeat(0.0), itertools.repeat(1.0), conflict=conflict)
-    assert math.isclose(sum(found), expected_s, abs_tol=0.002)
 
 
 def test_a_back_off_sleeps_and_then_raises_the_cause() -> None:

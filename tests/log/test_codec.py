@@ -353,10 +353,3 @@ def test_what_a_head_contradicts_is_named(path: str, value: object, words: str) 
 def changed(raw: Any, path: list[str], value: object) -> Any:
     key: Any = path[0] if isinstance(raw, dict) else int(path[0])
     return with_value(raw, key, value if len(path) == 1 else changed(raw[key], path[1:], value))
-
-
-def test_a_chunk_or_a_line_that_contradicts_is_named() -> None:
-    problem = problem_of(KINDS["entries"], codec.encode_entries([structs.replace(ENTRY, segments=())]))
-    assert "a slice is in segment 1 of entry 2, which has 0" in str(problem)
-    with pytest.raises(Corrupt, match="line 2 of writer page page is damaged: it is line 1; restore"):
-        codec.decode_writer_line(codec.encode_writers({"query": RECORD}), PAGE, 1)

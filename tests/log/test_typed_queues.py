@@ -30,7 +30,7 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, check_stage, check_version, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.schema.columns import Column, Columns, FormerType
+from partq_spark.log.schema.columns import Column, Columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added
 from partq_spark.log.segment import read_slice
 from partq_spark.log.segment_columns import HEADERS
@@ -64,8 +64,6 @@ def test_types_that_no_queue_has_are_refused_when_they_are_used() -> None:
             schema_of(Columns(columns=(Column(name="id", type=kind),)))
     with pytest.raises(Corrupt, match="differ in case alone"):
         schema_of(Columns(columns=(ids, structs.replace(ids, name="ID"))))
-    with pytest.raises(ValueError, match="do not rise up to 1"):
-        Columns(columns=(structs.replace(ids, former=(FormerType("INT", 1),)),))
 
 
 def stored(world: World, queue: str) -> tuple[bytes, dict[str, int]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ SMALL = bytes(range(256)) * 4
 
 
 LARGE = bytes(range(251)) * 1000  # far over what the local store copies instead of mapping
+
+
+FOUR_CALLS: list[Callable[[ObjectStore], object]] = [
+    lambda store: store.load("q/_head.json"),
+    lambda store: store.create("q/object", b"x"),
+    lambda store: store.swap("q/doc", b"{}", expected=None),
+    lambda store: list(store.list("")),
+]
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    """Sets this process's for the length of a test, which begins with the common one."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
 
 
 _AZURE = pytest.param("azure", marks=pytest.mark.azurite)

@@ -18,19 +18,11 @@ from azure.storage.blob import ContainerClient, generate_container_sas
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects import Document, ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING, without_secrets
-from tests.objects.conftest import PAGE_SIZE, azure_store, write
+from tests.objects.conftest import FOUR_CALLS, PAGE_SIZE, azure_store, write
 from tests.support.proxy import Fault, Proxy, Seen
 from tests.support.servers import Azurite, free_port, running
 
 pytestmark = pytest.mark.azurite
-
-
-FOUR_CALLS: list[Callable[[ObjectStore], object]] = [
-    lambda store: store.load("q/_head.json"),
-    lambda store: store.create("q/object", b"x"),
-    lambda store: store.swap("q/doc", b"{}", expected=None),
-    lambda store: list(store.list("")),
-]
 
 
 @pytest.fixture
@@ -138,14 +130,6 @@ def test_what_may_be_repeated_outlives_a_bad_network(proxy: Proxy, store: Object
     proxy.lose(fault, method="GET", times=2)
     assert [info.name for info in patient.list("q/")] == ["q/created", "q/large1", "q/large2", "q/small"]
     assert [bytes(store.read(f"q/large{number}")) for number in (1, 2)] == [b"".join(pieces)] * 2
-
-
-def test_a_writer_that_cannot_stage_fails_and_publishes_nothing(store: ObjectStore, proxy: Proxy) -> None:
-    proxy.lose(Fault.BUSY, method="PUT", times=1000)
-    with pytest.raises(Unavailable):
-        write(store, "q/large", *[b"x" * (1 << 20)] * 50)
-    proxy.lose(Fault.BUSY, method="PUT", times=0)
-    assert store.load("q/large") is None
 
 
 def test_two_writers_of_one_name_never_mix(url: str) -> None:

@@ -9,7 +9,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import pytest
 
@@ -232,19 +232,3 @@ def test_a_store_that_stays_away_ends_in_bounded_tries_and_the_last_is_settled_t
         with pytest.raises(Unavailable, match=rf"list {NAME} could not be swapped in 8 tries: the .* lost; try again"):
             register(store).change(adding("a"), few_tries(EFFECTS))
     assert store.calls.count("swap") == MAX_TRIES
-
-
-def test_who_decides_may_refuse_or_want_nothing_there() -> None:
-    def refuse(found: Numbers | None) -> Numbers:
-        raise Conflict(f"not on top of {found}")
-
-    store = Lossy()
-    mine = register(store)
-    with pytest.raises(Conflict, match="not on top of None"):
-        mine.change(refuse, few_tries(EFFECTS))
-    assert store.calls == ["load"]
-    mine.change(adding("a"), few_tries(EFFECTS))
-    assert mine.change(lambda found: cast("Numbers | None", None), few_tries(EFFECTS)) is None
-    assert mine.value is None
-    assert register(store).read() is None
-    assert mine.change(adding("b"), few_tries(EFFECTS)) == ("b",)

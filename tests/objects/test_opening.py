@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.objects import canonical_url, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, AzureAccess, find_access
 from partq_spark.objects.urls import default_store
+from tests.objects.conftest import FOUR_CALLS
 
 
 @pytest.mark.parametrize(
@@ -165,14 +164,7 @@ def test_the_default_store_is_in_the_home_directory_unless_the_environment_names
 # --- who may look into a store --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def common_umask() -> Iterator[None]:
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("common_umask")
+@pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize(
     ("given", "there", "mode"),
     [
@@ -287,15 +279,9 @@ def test_no_answer_of_the_sign_in_service_is_unavailable_and_a_refusal_invalid(
 ) -> None:
     network.answers = answers
     store = open_store("azure://queues", retry_timeout_s=0)
-    calls: list[Callable[[], object]] = [
-        lambda: store.load("d"),
-        lambda: store.swap("d", b"{}", expected=None),
-        lambda: store.create("o", b"x"),
-        lambda: list(store.list("")),
-    ]
-    for call in calls:
+    for call in FOUR_CALLS:
         with pytest.raises(error, match=said):
-            call()
+            call(store)
     assert not [place for place in network.asked if place.startswith("partqtest")], "the account was not even asked"
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,21 +78,14 @@ def test_who_only_reads_stops_no_writer(store: LocalStore, root: Path) -> None:
             os.close(each)
 
 
-@pytest.fixture
-def no_umask() -> Iterator[None]:
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("no_umask")
 @pytest.mark.parametrize(
     ("folder", "lock"), [(0o700, 0o600), (0o755, 0o600), (0o775, 0o660), (0o2770, 0o660), (0o777, 0o666)]
 )
 @pytest.mark.parametrize("former", [None, 0o600, 0o644, 0o666])
 def test_the_lock_is_for_those_alone_who_may_write_to_its_folder(
-    store: LocalStore, root: Path, folder: int, lock: int, former: int | None
+    store: LocalStore, root: Path, umask: Callable[[int], int], folder: int, lock: int, former: int | None
 ) -> None:
+    umask(0)
     etag = store.swap("q/doc", b'{"n":1}', expected=None)
     (root / "q").chmod(folder)
     if former is None:
