@@ -34,20 +34,17 @@ def test_documents_are_json_that_a_person_can_read(store: LocalStore, root: Path
 def test_an_idle_look_reads_no_more_than_the_etag(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pread = os.pread
+    pread, read = os.pread, list[int]()
     contents: list[bytes | dict[str, str]] = [b'{"x":"' + b"x" * 500_000 + b'"}', {"x": "y" * 8000}]
-    for i, content in enumerate(contents):
-        etag = store.swap(f"d{i}", content, expected=None)
-        read: list[int] = []
+    etags = [store.swap(f"d{i}", content, expected=None) for i, content in enumerate(contents)]
 
-        def noted(fd: int, size_bytes: int, offset: int, read: list[int] = read) -> bytes:
-            read.append(size_bytes)
-            return pread(fd, size_bytes, offset)
+    def noted(fd: int, size_bytes: int, offset: int) -> bytes:
+        read.append(size_bytes)
+        return pread(fd, size_bytes, offset)
 
-        monkeypatch.setattr(os, "pread", noted)
-        assert store.load(f"d{i}", known=etag) is UNCHANGED
-        monkeypatch.undo()
-        assert read == [64]
+    monkeypatch.setattr(os, "pread", noted)
+    assert [store.load(f"d{i}", known=etag) for i, etag in enumerate(etags)] == [UNCHANGED] * 2
+    assert read == [64] * 2
 
 
 @pytest.mark.parametrize(
