@@ -17,7 +17,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
 from tests.log import typed
-from tests.log.queues import World, all_steps, everything, flip, rounds, send
+from tests.log.queues import HOUR_US, World, all_steps, everything, flip, rounds, send
 
 
 @pytest.fixture
@@ -51,21 +51,6 @@ def trim_and_collect(world: World, *before: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("read_before", [0, 1, 6, 13, 29])
-@pytest.mark.parametrize("kept_from", [0, 7, 30])
-def test_a_reader_whose_view_is_old_reads_on_from_the_present_head(
-    world: World, read_before: int, kept_from: int
-) -> None:
-    """It has had some messages when all else is compacted, and everything that its view names is collected."""
-    queue = world.numbered(30, rows=2)
-    pieces = numbers(reader_of(queue).pieces())
-    had = [next(pieces) for _ in range(2 * read_before)]
-    all_steps(world.handle())
-    trim_and_collect(world, min(kept_from, 2 * read_before))
-    assert had + list(pieces) == list(range(60))
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("trimmed_to", [30, 36, 45, 50])
 def test_a_partition_that_is_read_to_its_end_does_not_hinder_the_rest_after_a_loss(
     world: World, trimmed_to: int
@@ -85,27 +70,34 @@ def test_a_partition_that_is_read_to_its_end_does_not_hinder_the_rest_after_a_lo
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("had", [0, 2, 4])
+@pytest.mark.parametrize("had", [0, 2, 12, 26, 58])
+@pytest.mark.parametrize("to", [0, 7, 40])
 @pytest.mark.parametrize("fail", [True, False])
-def test_trimmed_messages_are_a_loss_that_is_named_or_skipped(
-    world: World, had: int, fail: bool, caplog: pytest.LogCaptureFixture
+def test_a_reader_whose_view_is_old_reads_on_and_trimmed_messages_are_a_loss_that_is_named_or_skipped(
+    world: World, had: int, to: int, fail: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It has had some messages when all else is compacted, and everything that its view names is collected."""
     pieces = numbers(reader_of(world.numbered(30, rows=2), fail=fail).pieces())
     found = [next(pieces) for _ in range(had)]
-    trim_and_collect(world, 40)
+    world.clock.now_us += HOUR_US
+    assert all_steps(world.handle())
+    trim_and_collect(world, to)
+    if to <= had:
+        assert found + list(pieces) == list(range(60))
+        return
     if fail:
-        with pytest.raises(ObjectMissing, match=r"offsets \d+ to 40 of partition 0 were trimmed from .*orders") as lost:
+        said = (
+            rf"offsets \d+ to {to} of partition 0 were trimmed.*orders.*earliest offset is {to}.*failOnDataLoss=false"
+        )
+        with pytest.raises(ObjectMissing, match=said):
             found += list(pieces)
-        said = str(lost.value)
-        assert "earliest offset is 40" in said
         assert found == list(range(had))
     else:
         found += list(pieces)
-        assert found[-20:] == list(range(40, 60))
+        assert found[to - 60 :] == list(range(to, 60))
         assert found == sorted({*found}), "what was still there may come"
-        said = caplog.text
-        assert "offsets" in said
-    assert "failOnDataLoss=false" in said
+        assert "offsets" in caplog.text
+        assert "failOnDataLoss=false" in caplog.text
 
 
 # --- what is gone or damaged although it is needed --------------------------------------------------------------------

@@ -21,7 +21,7 @@ from partq_spark.log.publish import place
 from partq_spark.log.runs import RunLimits, choose, fits
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
-from tests.log.queues import BEGIN_US, empty_head, everything, unread
+from tests.log.queues import BEGIN_US, SECOND_US, empty_head, everything, unread
 from tests.log.test_codec import ENTRY
 from tests.support.properties import examples
 
@@ -215,8 +215,6 @@ def test_the_size_of_an_entry_is_known_nearly_without_writing_it() -> None:
 
 
 # --- what is worth compacting -----------------------------------------------------------------------------------------
-
-SECOND_US = 1_000_000
 
 
 def ref_of(number: int, rows: int, slices: int, **other: Any) -> ChunkRef:
