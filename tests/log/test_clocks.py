@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from partq_spark.group.retention import retain
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log import queue as queue_module
-from partq_spark.log.compaction import compact
 from partq_spark.log.model import Origin, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
@@ -23,6 +22,7 @@ from tests.log.queues import (
     GRACE_US,
     HOUR_US,
     World,
+    all_steps,
     everything,
     head_of,
     messages,
@@ -180,7 +180,6 @@ def test_a_seek_finds_the_first_message_that_is_not_older_and_what_was_read_is_n
         for partition, count in rows.items():
             expected[partition] += count
     if is_compacted:
-        while compact(queue, min_age_s=0.0) is not None:
-            pass
+        all_steps(queue)
     assert not any(tree.has_publish(queue.head, origin, queue.load_chunk) is False for origin in read)
     assert queue.offsets_at(wanted_us) == tuple(expected)
