@@ -149,6 +149,10 @@ REFUSED = [
         for ddl, words in (("a TIMESTAMP", MOMENTS), ("a DECIMAL(3,1)", LARGE))
         for case in ((ddl, used(words, 2, 0, 1, 0), "row 12, column 'a': "), (ddl, used(words, 0, 2, None), None))
     ),
+    ("a BIGINT", column(pa.int8(), -128, None, 127), None),
+    ("a BIGINT", column(pa.int32(), -(2**31), None), None),
+    ("a DOUBLE", column(pa.float32(), 0.5, None, float("inf"), 1e-45), None),
+    ("a DECIMAL(10,4)", column(pa.decimal128(5, 2), Decimal("-999.99"), None), None),
     ("a INT", TWICE, "columns 'A' and 'a' are both the queue's column 'a'"),
     ("a INT", TWICE.select([0]), None),
 ]
@@ -159,7 +163,7 @@ REFUSED = [
 def test_what_does_not_fit_is_refused_by_row_and_column(ddl: str, batch: pa.RecordBatch, message: str | None) -> None:
     if message is None:
         found = Taking.of(batch.schema, parse_ddl(ddl))(batch, lambda row: row + 10)
-        assert found.schema.names == ["a"]
+        assert found.schema == parse_ddl(ddl)
         assert found.column(0).to_pylist() == batch.column(0).to_pylist()
         return
     with pytest.raises(Invalid) as refused:
@@ -190,13 +194,6 @@ def test_void_inside_is_null_of_the_type_that_is_wanted(ddl: str, given: pa.Data
     assert found.column(0).equals(pa.array([value, None], schema.field("a").type))
 
 
-def wider(kind: pa.DataType) -> pa.DataType:
-    """The widest that this one could be made."""
-    if pa.types.is_decimal(kind):
-        return pa.decimal128(38, 38 - kind.precision + kind.scale)
-    return pa.int64() if pa.types.is_integer(kind) else pa.float64() if kind == pa.float32() else kind
-
-
 @given(batches(), st.integers(0, 3), st.data())
 def test_every_form_of_the_same_values_is_taken_in_any_order_of_columns_whole_and_in_part_and_cut_into_pieces(
     batch: pa.RecordBatch, start: int, data: st.DataObject
@@ -213,9 +210,6 @@ def test_every_form_of_the_same_values_is_taken_in_any_order_of_columns_whole_an
     found.validate(full=True)
     assert found.schema == batch.schema
     assert same(found.to_pylist(), plain.to_pylist())
-    wide = pa.schema([field.with_type(wider(field.type)) for field in batch.schema])
-    assert taken(part, wide).schema == wide
-    assert same(taken(part, wide).to_pylist(), plain.to_pylist())
 
     sizes = row_bytes(plain).to_pylist()
     assert row_bytes(part).to_pylist() == sizes
