@@ -192,8 +192,7 @@ class ConsumerLoop:
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress: queue, group, flow, and of each partition that it has epoch, end and lag."""
-        view = self._participant.view
-        if view is None or self.queue.etag is None:
+        if (view := self._participant.view) is None or self.queue.etag is None:
             return None
         partitions = planning.progress(view, self.queue.head, self._reached)
         told = {"queue": self.queue.name, "flow": self._participant.flow, "partitions": partitions}
@@ -347,8 +346,7 @@ class ConsumerLoop:
         if outlook is Outlook.WAIT:
             self._wait(member, LOOK_S)
             return True
-        said = target.last_word(outlook, self._participant.name, view, self._reached, head)
-        if said is not None:
+        if (said := target.last_word(outlook, self._participant.name, view, self._reached, head)) is not None:
             _log.warning(said)
         return False
 
