@@ -25,14 +25,15 @@ from benchmarks.environment import ROOT
 from benchmarks.ownership import NAMESPACE, balanced, coordinator_process
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
-from partq_spark.group import lifecycle
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents.identity import store_id
 from partq_spark.group.documents.redis_script import SCRIPT, SHA
+from partq_spark.group.in_queue import checkpoints_of
 from partq_spark.group.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
 from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
-from partq_spark.group.ownership.encoding import Heartbeat
+from partq_spark.group.ownership.encoding import encode_flow
 from partq_spark.log.admin import create_group, create_queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import UNCHANGED, ObjectStore, open_store
 from tests.support.processes import die_with_parent
 from tests.support.servers import RedisServer, running
@@ -107,43 +108,37 @@ def _owners() -> list[Owner]:
     return [Owner(f"flow-{number:02d}", f"{number:016x}") for number in range(FLOWS)]
 
 
+def _record(owner: Owner, queue_id: str) -> FlowRecord:
+    return FlowRecord(flow=owner.flow, instance=owner.instance, queue_id=queue_id, bound=True, session_timeout_s=10.0)
+
+
 def _prepared(url: str, redis: RedisServer, groups: int) -> list[GroupKey]:
     """Balanced groups, as a coordinator would have left them a moment ago."""
     store = open_store(url)
     ownership = open_ownership(redis.url, store=store)
-    incarnation = ownership.incarnation()
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: _prepare(store, ownership, incarnation, number), range(groups)))
+        list(pool.map(lambda number: _prepare(store, ownership, number), range(groups)))
     ownership.close()
     return [_key(number) for number in range(groups)]
 
 
-def _prepare(store: ObjectStore, ownership: Ownership, incarnation: str, number: int) -> None:
+def _prepare(store: ObjectStore, ownership: Ownership, number: int) -> None:
     key = _key(number)
     queue = create_queue(store, key.namespace, key.queue, FLOWS)
     create_group(queue, key.group, [0] * FLOWS)
     queue_id = queue.head.queue_id
-    checkpoints = lifecycle.checkpoints_of(queue, key.group)
+    checkpoints = checkpoints_of(queue, key.group)
     owners = _owners()
     for place, owner in enumerate(owners):
-        checkpoints.fence(place, to=owner, epoch=1, start=0, delivered=None)
-        record = FlowRecord(
-            flow=owner.flow,
-            instance=owner.instance,
-            queue_id=queue_id,
-            incarnation=incarnation,
-            bound=True,
-            session_timeout_s=10.0,
-        )
-        ownership.bind(key, record, replaces=None)
-    state = balanced(owners, FLOWS, GroupSettings(), queue_id=queue_id, incarnation=incarnation)
+        checkpoints.fence(place, to=owner, epoch=1, start=0)
+        ownership.bind(key, _record(owner, queue_id), replaces=None)
+    state = balanced(owners, FLOWS, GroupSettings(), queue_id=queue_id)
     ownership.swap_state(key, encode_state(state, 0.0), token="0" * 16, expected=None)
 
 
 def _wait_adopted(redis: RedisServer, keys: list[GroupKey], url: str) -> float:
     """Until the coordinator has written every group's state under a token of its own; how long it took in s."""
     store = open_ownership(redis.url, store=open_store(url))
-    store.incarnation()
     begun_s = time.monotonic()
     left = list(keys)
     while left:
@@ -158,7 +153,6 @@ def _wait_adopted(redis: RedisServer, keys: list[GroupKey], url: str) -> float:
 def _check_undisturbed(redis: RedisServer, keys: list[GroupKey], url: str) -> None:
     """Every flow still has its partition at its first epoch: the heartbeats came in time, and nobody did more work."""
     store = open_ownership(redis.url, store=open_store(url))
-    store.incarnation()
     for key in keys:
         found = store.read_state(key)
         state = decode_state(found.body, 0.0, str(key)) if isinstance(found, StateDocument) else None
@@ -199,18 +193,19 @@ def _prefix(store: str, key: GroupKey) -> str:
     return f"partq:{{{store}/{key}}}:"
 
 
-def _beat(prefix: str, owner: Owner, turn: int) -> bytes:
+def _beat(prefix: str, record: FlowRecord, turn: int) -> bytes:
     """The swap of a flow's heartbeat, and a look at something that is not there: a session would know the state."""
     former, token = (f"turn{number % _TURNS}" for number in (turn - 1, turn))
-    heart = Heartbeat(instance=owner.instance, bound=True, record="r")
-    fields = msgspec.json.encode(heart.fields()).decode()
-    swap = ("swap", "1", owner.flow, former, "", token, fields)
+    fields = msgspec.json.encode(encode_flow(record)).decode()
+    swap = ("swap", "1", record.flow, former, "", token, fields)
     return _packed("EVALSHA", SHA, "2", f"{prefix}beats", f"{prefix}state", "", *swap, "load", "2", "none", "")
 
 
 def beat_for_ever(port: int, groups: int, url: str) -> None:
     """Send every flow's heartbeat once a second, group by group, spread over the second."""
-    store = store_id(open_store(url))
+    objects = open_store(url)
+    store = store_id(objects)
+    queues = [QueueLog(objects, NAMESPACE, _key(number).queue).refresh().queue_id for number in range(groups)]
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(_packed("SCRIPT", "LOAD", SCRIPT))
         connection.recv(1000)
@@ -221,7 +216,9 @@ def beat_for_ever(port: int, groups: int, url: str) -> None:
         # As a session would: each heartbeat replaces the one before. A few, made beforehand, take turns.
         work = [
             [
-                b"".join(_beat(_prefix(store, _key(number)), owner, turn) for owner in _owners())
+                b"".join(
+                    _beat(_prefix(store, _key(number)), _record(owner, queues[number]), turn) for owner in _owners()
+                )
                 for turn in range(_TURNS)
             ]
             for number in range(groups)

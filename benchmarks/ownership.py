@@ -25,8 +25,8 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from coordinator.core.events import FlowBound, FlowExpired, Tick
 from coordinator.core.machine import decide as decide_event
-from partq_spark.group import lifecycle
 from partq_spark.group.codec import decode_state
+from partq_spark.group.in_queue import GroupInQueue, checkpoints_of
 from partq_spark.group.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session
@@ -92,16 +92,13 @@ def decide(settings: Settings) -> tuple[list[Measure], list[str]]:
 def _balanced(rebalance_delay_s: float) -> GroupState:
     owners = [Owner(f"flow-{number:04d}", f"{number:016x}") for number in range(FLOWS)]
     settings = GroupSettings(rebalance_delay_s=rebalance_delay_s)
-    return balanced(owners, OWNED, settings, queue_id="q", incarnation="i")
+    return balanced(owners, OWNED, settings, queue_id="q")
 
 
-def balanced(
-    owners: Sequence[Owner], partitions: int, settings: GroupSettings, *, queue_id: str, incarnation: str
-) -> GroupState:
+def balanced(owners: Sequence[Owner], partitions: int, settings: GroupSettings, *, queue_id: str) -> GroupState:
     """A group in which `owners` have the partitions in turn, each at its first epoch."""
     return GroupState(
         queue_id=queue_id,
-        incarnation=incarnation,
         settings=settings,
         partitions={
             number: Partition(partition=number, phase=Phase.OWNED, epoch=1, owner=owners[number % len(owners)])
@@ -152,21 +149,18 @@ def _beats(redis: RedisServer, settings: Settings, beats: int) -> tuple[list[flo
     """The median of every round's beats in ms, and what one beat makes Redis do: (in a script, command) → how often."""
     key = GroupKey(NAMESPACE, "beaten", "group")
     store = open_ownership(redis.url, store=open_store(f"file://{settings.work}/store"), group=key)
-    incarnation = store.incarnation()
-    record = FlowRecord(
-        flow="flow", instance="i" * 16, queue_id="q", incarnation=incarnation, bound=True, session_timeout_s=10.0
-    )
+    record = FlowRecord(flow="flow", instance="i" * 16, queue_id="q", bound=True, session_timeout_s=10.0)
     store.bind(key, record, replaces=None)
     store.swap_state(key, b"{}", token="t" * 16, expected=None)
-    store.beat(key, "flow", record.instance)  # the script is known from here on
+    store.beat(key, record)  # the script is known from here on
     with _monitored(redis) as seen:
-        store.beat(key, "flow", record.instance)
+        store.beat(key, record)
     medians_ms = []
     for _ in range(settings.rounds):
         taken_s = []
         for _ in range(beats):
             begun_s = time.perf_counter()
-            store.beat(key, "flow", record.instance)
+            store.beat(key, record)
             taken_s.append(time.perf_counter() - begun_s)
         medians_ms.append(1000 * sorted(taken_s)[len(taken_s) // 2])
     store.close()
@@ -202,7 +196,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
 
     def session(name: str) -> Session:
         ownership = open_ownership(redis.url, store=store, group=key)
-        return Session(ownership, lifecycle.checkpoints_of(queue, key.group), key, queue.head.queue_id, name)
+        return Session(ownership, GroupInQueue(queue, key.group), checkpoints_of(queue, key.group), name)
 
     first_ms, second_ms = [], []
     with coordinator_process(settings.work, url, redis.url):
@@ -243,7 +237,6 @@ def _be_idle(session: Session, stop: threading.Event) -> None:
 def _wait_unassigned(redis: RedisServer, key: GroupKey, objects: ObjectStore) -> None:
     """Until nobody has anything: what the flows before had is given back."""
     store = open_ownership(redis.url, store=objects)
-    store.incarnation()
     deadline_s = time.monotonic() + _BIND_WAIT_S
     while time.monotonic() < deadline_s:
         found = store.read_state(key)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from coordinator.figures import Figures
 from coordinator.health import Answers, access_beside_health
-from coordinator.logs import LibraryLines, LineLog, Log, one_line
-from coordinator.measuring import MeasuredDocuments, MeasuredStore
+from coordinator.logs import Log, coordinator_logger, one_line, print_lines
+from coordinator.measuring import DOCUMENT_OPERATIONS, STORE_OPERATIONS, measured
 from coordinator.metrics import samples
-from coordinator.page import PageServer, serve, telling
+from coordinator.page import Decisions, PageServer, serve
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from coordinator.tally import Tally
@@ -58,9 +58,8 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     }
     try:
         settings = load_settings(given.config, environ, overrides)
-        log = LineLog(form=settings.log_format, level=settings.log_level)
-        LibraryLines(log).install(settings.log_level)
-        return _serve(settings, log, environ)
+        print_lines(settings.log_format, settings.log_level)
+        return _serve(settings, environ)
     except PartqError as error:
         print(f"coordinator: {printable(one_line(error))}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
         return 2 if isinstance(error, Invalid) else 1
@@ -80,23 +79,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
+def _serve(settings: Settings, environ: Mapping[str, str]) -> int:
     # SIGTERM may come at any time from here on.
     early = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: early.set())
     tally, timeline = Tally(), Timeline()
-    log = telling(timeline, tally.counting(log))
-    store = MeasuredStore(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store)
+    for listener in (tally, Decisions(timeline)):
+        coordinator_logger(settings.name).addHandler(listener)
+    log = Log(settings.name)
+    store = measured(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store, STORE_OPERATIONS)
     # Ownership as objects is asked about once a second: what fails is asked again by its caller.
-    impatient = MeasuredStore(open_store(settings.store, retry_timeout_s=0.0), tally.store)
+    impatient = measured(open_store(settings.store, retry_timeout_s=0.0), tally.store, STORE_OPERATIONS)
     ownership = open_ownership(
         settings.ownership,
         store=impatient,
         environ=environ,
-        around=lambda documents: MeasuredDocuments(documents, tally.ownership),
+        around=lambda documents: measured(documents, tally.ownership, DOCUMENT_OPERATIONS),
     )
-    service = Service(settings, store=store, ownership=ownership, log=log)
+    service = Service(settings, store=store, ownership=ownership)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
     if early.is_set():

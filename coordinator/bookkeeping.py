@@ -1,24 +1,16 @@
-"""What a leader writes when there is time: ownership records for people and tools (OWN-02), and the removal of records
-of flows that are gone and of binds that did not come to their end. Nobody decides anything by it: the state and the
-checkpoints decide. So it may lag, and is tried again when it fails.
+"""What a leader writes when there is time: ownership records for people and tools (OWN-02), and the removal of flows
+that are gone. Nobody decides anything by it: the state and the checkpoints decide. So it may lag, and is tried again
+when it fails.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
-from typing import Final
 
 from coordinator.logs import Log
-from coordinator.observe import Records
 from partq_spark.base.errors import PartqError
 from partq_spark.group.model import GroupKey, GroupState, Owner, OwnershipRecord, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
-
-UNNAMED_S: Final = 10.0
-"""Between the two looks of a term at records that no heartbeat names: a bind writes its heartbeat one call after its
-record. Should that one come later still, its flow binds anew.
-"""
 
 
 class Bookkeeping:
@@ -31,16 +23,14 @@ class Bookkeeping:
         self._claimed: dict[int, OwnershipRecord] | None = None  # the ownership records, as far as they are known
         self._followed: str | None = None  # the token of the state that they agree with
         self._gone: dict[Owner, None] = {}
-        self._unnamed: Collection[Owner] | None = None  # records that no heartbeat named at the term's first look
-        self._unnamed_due_s = -math.inf
 
     @property
     def gone(self) -> Collection[Owner]:
-        """Flows that were let go, and whose records are still to be removed."""
+        """Flows that were let go, and whose heartbeats are still to be removed."""
         return self._gone.keys()
 
     def let_go(self, owners: Iterable[Owner]) -> None:
-        """The group has no use for their records any more."""
+        """The group has no use for them any more."""
         self._gone.update(dict.fromkeys(owners))
 
     def forget(self, *, term: bool = False) -> None:
@@ -48,14 +38,9 @@ class Bookkeeping:
         self._claimed = self._followed = None
         if term:
             self._gone.clear()
-            self._unnamed, self._unnamed_due_s = None, -math.inf
 
-    def catch_up(self, state: GroupState, token: str, records: Records | None, now_s: float) -> None:
-        """Claim what changed hands, and remove the records of flows that are gone; once in a term, also those that
-        nobody names. Again if it fails.
-
-        What is removed from the store is removed from `records` too. Raises `Reincarnated`.
-        """
+    def catch_up(self, state: GroupState, token: str) -> None:
+        """Claim what changed hands, and remove flows that are gone. Again if it fails. Raises `Reincarnated`."""
         try:
             self._claim(state, token)
             for owner in list(self._gone):
@@ -63,26 +48,11 @@ class Bookkeeping:
                 is_gone = known is None or known.instance != owner.instance
                 if is_gone and not self._store.forget_flow(self._key, *owner, state_token=token):
                     return  # another one wrote the state: the next step sees it too, and adopts the group anew
-                record = records.flows.get(owner.flow) if records is not None else None
-                if records is not None and record is not None and record.instance == owner.instance:
-                    del records.flows[owner.flow]  # what is remembered must not bring it back
                 del self._gone[owner]
-            if now_s >= self._unnamed_due_s:
-                self._remove_unnamed(state, now_s)
         except Reincarnated:
             raise
         except PartqError as error:
-            self._log("warning", "tidying_failed", group=str(self._key), reason=str(error))
-
-    def _remove_unnamed(self, state: GroupState, now_s: float) -> None:
-        """What was there without a heartbeat at both looks, and is not the state's, is nobody's."""
-        found = self._store.unnamed_records(self._key)
-        if self._unnamed is None:
-            self._unnamed, self._unnamed_due_s = found, now_s + UNNAMED_S if found else math.inf
-            return
-        known = {Owner(name, flow.instance) for name, flow in state.flows.items()}
-        self._store.remove_records(self._key, found.intersection(self._unnamed) - known)
-        self._unnamed_due_s = math.inf
+            self._log("warning", "tidying_failed", reason=str(error))
 
     def _claim(self, state: GroupState, token: str) -> None:
         """Ownership records as `state` has it. The next call begins with a listing if this one fails."""

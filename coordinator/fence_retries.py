@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.core.actions import Fence
 from coordinator.core.events import FenceStuck
 from partq_spark.base.errors import Conflict, PartqError, Unavailable
 from partq_spark.base.retry import Retry
-from partq_spark.group.model import GroupKey, GroupState
+from partq_spark.group.model import GroupKey, GroupState, Partition
 
 STUCK_AFTER_S: Final = 3.0
 """What a store may mend by itself is waited for so long: as long as a handoff takes by default."""
@@ -48,7 +47,7 @@ class FenceRetries:
         """Everything is tried at once."""
         self._failing.clear()
 
-    def due(self, fences: Iterable[Fence], now_s: float) -> list[Fence]:
+    def due(self, fences: Iterable[Partition], now_s: float) -> list[Partition]:
         """Those that have not failed, and those whose time has come."""
         return [
             fence
@@ -56,13 +55,13 @@ class FenceRetries:
             if (failing := self._failing.get(fence.partition)) is None or failing.due_s <= now_s
         ]
 
-    def next_s(self, fences: Iterable[Fence], now_s: float) -> float:
+    def next_s(self, fences: Iterable[Partition], now_s: float) -> float:
         """Seconds until the first of them is due; infinity if there are none."""
         due = (self._failing.get(fence.partition) for fence in fences)
         return min((max(0.0, each.due_s - now_s) if each is not None else 0.0 for each in due), default=math.inf)
 
     def tried(
-        self, fences: Collection[Fence], failed: Mapping[int, PartqError], stuck: Collection[int], now_s: float
+        self, fences: Collection[Partition], failed: Mapping[int, PartqError], stuck: Collection[int], now_s: float
     ) -> list[FenceStuck]:
         """What follows from a try of `fences`, of which those of the partitions `failed` came to nothing. `stuck`: what
         is so already. What cannot mend by itself is stuck at once.
@@ -77,7 +76,7 @@ class FenceRetries:
             passing = isinstance(error, Conflict | Unavailable) and retry.tried_s(now_s) < STUCK_AFTER_S
             if fence.partition not in stuck and not passing:
                 reason = " ".join(str(error).split())[:MOST_WORDS]
-                events.append(FenceStuck(partition=fence.partition, epoch=fence.epoch, reason=reason))
+                events.append(FenceStuck(partition=fence.partition, epoch=fence.to_epoch, reason=reason))
         return events
 
     def _again(self, partition: int, now_s: float) -> Retry:

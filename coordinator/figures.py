@@ -1,8 +1,8 @@
 """The picture of a coordinator that metrics are made of, taken when somebody asks and not before.
 
-Nearly all of it is there already: states, flows' records, heads as they were seen last. Looked up in the object store
-are only two things, each once, in bounded time, and left out where the store does not answer: how far a group is where
-no flow's record says it, and when a message was published that is older than what its queue's head tells.
+Nearly all of it is there already: states, flows' heartbeats, heads as they were seen last. Looked up in the object
+store are only two things, each once, in bounded time, and left out where the store does not answer: how far a group is
+where no flow's heartbeat says it, and when a message was published that is older than what its queue's head tells.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from partq_spark.log.model import Head, at
 from partq_spark.log.publish_times import published_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Clocked, Document, ObjectStore
+
+LISTED_S: Final = 10.0
+"""Between two listings of a group's checkpoints, which cost a request."""
 
 LOOKS_MOST_S: Final = 2.0
 """For looks into the store, at one picture; what was not reached is told by a later one."""
@@ -65,12 +68,14 @@ class _Queue:
 @dataclass(kw_only=True, slots=True)
 class _Known:
     """What was looked up for one group, as long as it is the same: `offsets` by partition and epoch, `published` by
-    partition and offset.
+    partition and offset. `listed`: for which epochs, and up to which ends, checkpoints were listed last.
     """
 
     identity: tuple[str, int]
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
     published: dict[int, tuple[int, int]] = field(default_factory=dict)
+    listed: tuple[list[int], tuple[int, ...]] | None = None
+    listed_s: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -155,7 +160,7 @@ class Figures:
         known = self._known.get(runtime.key)
         if known is None or known.identity != identity:
             known = self._known[runtime.key] = _Known(identity=identity)
-        reached = self._acknowledged(runtime, facts, partitions, known, looks)
+        reached = self._acknowledged(runtime, facts, partitions, known, looks, queue.next)
         lags = {number: max(at(queue.next, number) - offset, 0) for number, offset in reached.items()}
         behind = {n: max(reached[n], at(queue.earliest, n)) for n, lag in lags.items() if lag}
         ages = self._ages(queue, behind, known, looks)
@@ -188,30 +193,38 @@ class Figures:
         partitions: Mapping[int, Partition],
         known: _Known,
         looks: _Looks,
+        ends: tuple[int, ...],
     ) -> dict[int, int]:
-        """How far each partition is acknowledged: by its owner's record, else by its checkpoint, which nobody moves
-        where no record has its epoch.
+        """How far each partition is acknowledged: by its owner's heartbeat, else by its checkpoint. These are listed
+        where somebody has a partition anew, or something was published since, or somebody may acknowledge what is left,
+        and not more often than every `LISTED_S`.
         """
-        records = runtime.records
         unknown = []
         for number, partition in partitions.items():
-            offset = _recorded(partition, records)
+            offset = _said(partition, runtime.flows)
             if offset is not None:
                 known.offsets[number] = partition.epoch, offset
-            elif number not in known.offsets or known.offsets[number][0] != partition.epoch:
+            else:
                 unknown.append(number)
-        if unknown and looks.are_allowed:
+        case = [partitions[number].epoch for number in unknown], ends
+        is_due = known.listed is None or looks.now_s() - known.listed_s >= LISTED_S
+        owned = [number for number in unknown if partitions[number].owner is not None]
+        if unknown and looks.are_allowed and is_due and (case != known.listed or self._is_behind(known, owned, ends)):
             store = CheckpointStore(self._store, runtime.key, facts.queue_id, since=facts.since, effects=self._effects)
             try:
                 found, damaged = store.list_readable()
             except PartqError as error:
                 looks.is_away = isinstance(error, Unavailable)
             else:
+                known.listed, known.listed_s = case, looks.now_s()
                 for number in unknown:
                     if number not in damaged:
                         offset = acknowledged_to(found.get(number), facts.starts.get(number, 0))
                         known.offsets[number] = partitions[number].epoch, offset
         return {number: known.offsets[number][1] for number in partitions if number in known.offsets}
+
+    def _is_behind(self, known: _Known, partitions: Sequence[int], ends: Sequence[int]) -> bool:
+        return any(known.offsets.get(number, (0, 0))[1] < at(tuple(ends), number) for number in partitions)
 
     def _ages(self, queue: _Queue, behind: Mapping[int, int], known: _Known, looks: _Looks) -> dict[int, float]:
         """By partition, how old the message at its offset in `behind` is; without those that are not known."""
@@ -234,11 +247,13 @@ class Figures:
         return self._store.time_us() if isinstance(self._store, Clocked) else None
 
 
-def _recorded(partition: Partition, records: Mapping[str, FlowRecord]) -> int | None:
-    """How far its owner's record says that it is."""
-    record = records.get(partition.owner.flow) if partition.owner is not None else None
-    entry = record.entry(partition.partition, partition.epoch) if record is not None else None
-    return entry.acknowledged if entry is not None else None
+def _said(partition: Partition, flows: Mapping[str, FlowRecord]) -> int | None:
+    """How far its owner says that it is."""
+    record = flows.get(partition.owner.flow) if partition.owner is not None else None
+    if record is None or partition.owner is None or record.instance != partition.owner.instance:
+        return None
+    progress = record.progress.get(partition.partition)
+    return progress.acknowledged if progress is not None else None
 
 
 def _epoch(partition: Partition) -> int:

@@ -2,19 +2,21 @@
 other. Nobody decides by it.
 
 A handoff begins when a partition of one flow is paused, or fenced for another flow, and ends when that flow has it, or
-when it stays where it was. A partition that nobody had is no handoff, nor is one whose flow comes back.
+when it stays where it was. A partition that nobody had is no handoff, nor is one whose flow comes back. How it went is
+what the core told of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
+from coordinator.core.handoff import Cause
+from coordinator.core.told import NOBODY, Told
 from partq_spark.base.metrics import Distribution, Histogram, Metric
-from partq_spark.group.claims import flow_of
-from partq_spark.group.model import GroupState, Partition, Phase
+from partq_spark.group.model import GroupState, Phase
 
 PAUSE: Final = Metric(
     name="partq_group_handoff_pause_seconds",
@@ -35,27 +37,31 @@ class Outcome(StrEnum):
     OTHER = "other"  # its checkpoint said something else, or it was fenced for a third flow
 
 
-class Begun(NamedTuple):
-    """A handoff under way. `at_s` None: a former leader began it, nobody here knows when."""
+_OUTCOMES: Final = {
+    Cause.DRAINED: Outcome.DRAINED,
+    Cause.DEADLINE: Outcome.FORCED,
+    Cause.MOVE: Outcome.FORCED,  # max-handoff-time is 0
+    Cause.LOST: Outcome.LOST,
+    Cause.GIVE: Outcome.LOST,
+}
+"""By why the partition was fenced."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A handoff under way. `at_s` None: a former leader began it, nobody here knows when. `outcome` None: nothing came
+    of it yet.
+    """
 
     at_s: float | None
-    outcome: Outcome
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """A handoff that is over, and the pause that it was, where that is known."""
-
-    partition: int
-    outcome: Outcome
-    pause_s: float | None
+    outcome: Outcome | None = None
 
 
 class Handoffs:
     """Of one group in one process; used by one thread at a time, and read by any."""
 
     def __init__(self) -> None:
-        self._begun: dict[int, Begun] = {}
+        self._begun: dict[int, _Begun] = {}
         self._ended = dict.fromkeys(Outcome, 0)
         self._pause = Histogram(PAUSE)
         self.redelivered = 0
@@ -74,55 +80,38 @@ class Handoffs:
         """Another leader may have ended what was under way."""
         self._begun.clear()
 
-    def wrote(self, before: GroupState | None, after: GroupState, drained: Collection[int], now_s: float) -> None:
-        """`after` was written in place of `before` (None: it was adopted), `drained` having told of these."""
-        for ended in follow(self._begun, before, after, drained, now_s):
-            self._ended[ended.outcome] += 1
-            if ended.pause_s is not None:
-                self._pause.observe(ended.pause_s)
+    def adopted(self, state: GroupState) -> None:
+        """What was under way when this leader adopted the group."""
+        for number, each in state.partitions.items():
+            if each.phase is Phase.PAUSED:
+                self._begun[number] = _Begun(None)
+            elif each.phase is Phase.FENCING and each.owner and each.to and each.owner.flow != each.to.flow:
+                self._begun[number] = _Begun(None, Outcome.OTHER)
 
+    def told(self, told: Iterable[Told], now_s: float) -> None:
+        """What followed from a decision."""
+        for each in told:
+            match each.event:
+                case "pause":
+                    self._begun[each.partition or 0] = _Begun(now_s)
+                case "fence" | "force":
+                    self._fenced(each, now_s)
+                case "resume" | "assign":
+                    begun = self._begun.pop(each.partition or 0, None)
+                    if begun is not None and each.flow != NOBODY:
+                        self._end(begun, Outcome.KEPT if each.event == "resume" else begun.outcome, now_s)
 
-def follow(
-    begun: dict[int, Begun], before: GroupState | None, after: GroupState, drained: Collection[int], now_s: float
-) -> list[Ended]:
-    """What has ended between two states; `begun` is what is under way, and is brought up to date."""
-    ended: list[Ended] = []
-    for number, partition in after.partitions.items():
-        was = before.partitions.get(number) if before is not None else None
-        if was is partition:
-            continue
-        known = begun.pop(number, None)
-        if partition.phase is Phase.OWNED:
-            if known is not None:
-                outcome = Outcome.KEPT if was is not None and was.phase is Phase.PAUSED else known.outcome
-                pause_s = None if known.at_s is None else now_s - known.at_s
-                ended.append(Ended(partition=number, outcome=outcome, pause_s=pause_s))
-        elif _is_moving(partition):
-            first = known or Begun(now_s if before is not None else None, Outcome.OTHER)
-            begun[number] = first._replace(outcome=_outcome(first, was, partition, after, drained, now_s))
-    for number in begun.keys() - after.partitions.keys():
-        del begun[number]
-    return ended
+    def _fenced(self, told: Told, now_s: float) -> None:
+        number = told.partition or 0
+        if told.flow is None or told.to in (NOBODY, told.flow):
+            self._begun.pop(number, None)  # from nobody, to nobody, or to the same flow
+            return
+        begun = self._begun.setdefault(number, _Begun(now_s))
+        # Another receiver changes nothing about the pause.
+        if begun.outcome is None or told.event == "force" or told.cause is Cause.AHEAD:
+            begun.outcome = _OUTCOMES.get(told.cause, Outcome.OTHER) if told.cause else Outcome.OTHER
 
-
-def _is_moving(partition: Partition) -> bool:
-    """From one flow to another."""
-    if partition.phase is Phase.PAUSED:
-        return True
-    owner, to = partition.owner, partition.to
-    return partition.phase is Phase.FENCING and owner is not None and to is not None and owner.flow != to.flow
-
-
-def _outcome(
-    begun: Begun, was: Partition | None, now: Partition, state: GroupState, drained: Collection[int], now_s: float
-) -> Outcome:
-    """What it will have been, as far as it has come."""
-    if was is None or was.phase is Phase.FENCING or now.phase is Phase.PAUSED:
-        return begun.outcome
-    if now.partition in drained:
-        return Outcome.DRAINED
-    if now.owner is None or flow_of(state, now.owner) is None:
-        return Outcome.LOST
-    if was.phase is Phase.PAUSED and was.deadline_s is not None and was.deadline_s > now_s:
-        return Outcome.OTHER
-    return Outcome.FORCED
+    def _end(self, begun: _Begun, outcome: Outcome | None, now_s: float) -> None:
+        self._ended[outcome or Outcome.OTHER] += 1
+        if begun.at_s is not None:
+            self._pause.observe(now_s - begun.at_s)

@@ -129,12 +129,3 @@ class Heads:
         if seen is None or key not in seen.groups:
             raise Invalid(f"group {key} was deleted, or is shared in another way now: its flows end")
         return seen.groups[key]
-
-    def ends(self, queue: str, queue_id: str) -> tuple[int, ...]:
-        """The log's end of every partition number ever used, read now. Raises `Invalid` if the queue is gone."""
-        name = names.head_name(self.namespace, queue)
-        document = self._store.load(name)
-        head = decode_head(document.body, name) if isinstance(document, Document) else None
-        if head is None or head.queue_id != queue_id:
-            raise Invalid(f"queue {queue!r} (namespace {self.namespace!r}) was deleted: its groups end")
-        return head.next

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due
 from coordinator.heads import Heads
-from coordinator.leadership import Leadership, StoreLife
+from coordinator.leadership import Leadership
 from coordinator.logs import FieldValue, Log, one_line
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
@@ -128,10 +128,8 @@ class Housekeeper:
         *,
         store: ObjectStore,
         ownership: Ownership,
-        life: StoreLife,
         heads: Heads,
         effects: Effects,
-        log: Log,
         do: Callable[[Task], TaskReport] | None = None,
         renewal_s: float | None = None,
     ) -> None:
@@ -140,9 +138,8 @@ class Housekeeper:
         self._renewal_s = renewal_s if renewal_s is not None else look_s
         self._store = store
         self._heads = heads
-        self._life = life
         self._effects = effects
-        self._log = log
+        self._log = Log(settings.name)
         self._settings = settings
         self._do = do or QueueTasks(store, settings).do
         self._leadership = Leadership(
@@ -150,7 +147,7 @@ class Housekeeper:
             lease_key(settings.namespace),
             settings=structs.replace(settings, lease_timeout_s=LEASE_LOOKS * look_s, frozen_after_s=3 * look_s),
             effects=effects,
-            log=self._log_lease,
+            log=Log(settings.name, before="housekeeping_"),
         )
         self._done: dict[Task, Done] = {}
         self._queues: Mapping[str, QueueFacts] = {}  # as `_tasks` were found
@@ -201,14 +198,10 @@ class Housekeeper:
         now_s = self._effects.now_s()
         if now_s - self._renewed_s < self._look_s / 2:
             return self._leadership.held
-        known = self._life.ask()
         try:
             self._leadership.look(())
-        except Conflict:
-            return False  # another coordinator is, and it was told
-        except Reincarnated:
-            self._life.lost(known)
-            return False
+        except (Conflict, Reincarnated):
+            return False  # another coordinator is, and it was told; or the store lives anew
         self._renewed_s = now_s
         return self._leadership.held
 
@@ -278,8 +271,3 @@ class Housekeeper:
         if self._problems.get(task) != reason:
             self._problems[task] = reason
             self._log("warning", "housekeeping_failed", queue=task.queue, work=str(task.work), reason=reason)
-
-    def _log_lease(self, level: str, event: str, /, **facts: FieldValue) -> None:
-        """Log what happens to the lease, under names that are not a group's."""
-        facts.pop("group", None)
-        self._log(level, f"housekeeping_{event}", **facts)

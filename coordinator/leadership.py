@@ -1,5 +1,5 @@
-"""Who leads a group: taking the lease, renewing it, watching another leader's, the timers that go with it, and the life
-of the ownership store in which all of that counts. Nothing here knows what a leader does.
+"""Who leads a group: taking the lease, renewing it, watching another leader's, and the timers that go with it. Nothing
+here knows what a leader does.
 
 The lease keeps two coordinators from working against each other; it is not what makes them safe. That is the state's
 token: a new leader writes the state first, and from then on the former leader's swaps fail.
@@ -7,7 +7,6 @@ token: a new leader writes the state first, and from then on the former leader's
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,10 +15,8 @@ from coordinator.logs import Log
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict
-from partq_spark.group.documents.identity import known_id
-from partq_spark.group.model import GroupKey, GroupState, Lease, Owner, Phase
+from partq_spark.group.model import GroupKey, GroupState, Lease, Owner
 from partq_spark.group.ownership import Ownership, Pulse
-from partq_spark.objects.api import ObjectStore
 
 _LEASE = "lease"
 _HOLDDOWN = "holddown"
@@ -42,7 +39,7 @@ def timers_of(state: GroupState, token: str) -> Timers:
     deadlines_s = {
         str(number): partition.deadline_s
         for number, partition in state.partitions.items()
-        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
+        if partition.deadline_s is not None
     }
     if state.holddown_until_s is not None:
         deadlines_s[_HOLDDOWN] = state.holddown_until_s
@@ -53,7 +50,7 @@ def with_timers(state: GroupState, timers: Timers) -> GroupState:
     """`state` with deadlines that were known more lately than its own. A name that is missing changes nothing."""
     partitions = {
         number: replace(partition, deadline_s=timers.deadlines_s.get(str(number), partition.deadline_s))
-        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
+        if partition.deadline_s is not None
         else partition
         for number, partition in state.partitions.items()
     }
@@ -110,14 +107,14 @@ class Leadership:
             pulse = self._store.renew_lease(self._key, lease)
         except Conflict as error:
             self._lease = None
-            self._log("warning", "lease_lost", group=str(self._key), reason=str(error))
+            self._log("warning", "lease_lost", reason=str(error))
             raise
         # By instance: a new one does not inherit the silence of the former.
         values: dict[Owner, str | None] = dict.fromkeys(flows)
         values |= pulse.beats
         if self.flows.look(values, asked_s=asked_s, heard_s=self._effects.now_s()):
             reason = f"this leader did not look for more than {self._settings.frozen_after_s:g} s"
-            self._log("warning", "all_flows_granted", group=str(self._key), reason=reason)
+            self._log("warning", "all_flows_granted", reason=reason)
         return pulse
 
     def release(self) -> None:
@@ -164,42 +161,5 @@ class Leadership:
             deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},
         )
         self.terms += 1
-        self._log("info", "lease_taken", group=str(self._key), leader=self._settings.name, reason=reason)
+        self._log("info", "lease_taken", leader=self._settings.name, reason=reason)
         return lease
-
-
-class StoreLife:
-    """The store's incarnation as this process last asked for it. Safe for use by several threads."""
-
-    def __init__(self, store: Ownership) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._store_id: str | None = None
-        self.value: str | None = None
-        """None while it is being asked for: what is read from the store at that time may be of either life."""
-
-    def ask(self) -> str:
-        """The present incarnation, from the server if it is not known. Raises `Unavailable`."""
-        value = self.value
-        if value is not None:
-            return value
-        with self._lock:
-            if self.value is None:
-                self.value = self._store.incarnation()
-            return self.value
-
-    def look_at(self, objects: ObjectStore) -> None:
-        """Whether the object store is still the one that it was: it may have been removed and made anew, and with Redis
-        its id tells where everything is. Only reads. Raises `Corrupt`, `Unavailable`.
-        """
-        found = known_id(objects)
-        known, self._store_id = self._store_id, found
-        value = self.value
-        if known not in (None, found) and value is not None:
-            self.lost(value)
-
-    def lost(self, known: str) -> None:
-        """The store said that it is not `known` any more: ask again, unless that was done already."""
-        with self._lock:
-            if self.value == known:
-                self.value = None

@@ -1,7 +1,8 @@
-"""The sidecar's log: one line per decision, with its reason, as key=value text or JSON.
+"""The sidecar's log: one line per decision, with its reason, as key=value text or JSON, by the standard library's
+logging.
 
-Only form lives here. No line carries a secret, because no caller has one: addresses come from the stores in a form free
-of them. Lines of libraries (a store is tried again) come through `LibraryLines`.
+Whoever wants to know what a coordinator does listens to its logger (`coordinator_logger`), whatever level is printed.
+No line carries a secret, because no caller has one: addresses come from the stores in a form free of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ import json
 import logging
 import re
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from partq_spark.base.errors import PartqError
 
@@ -25,75 +24,76 @@ FieldValue = str | int | float | bool | None
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
-class Log(Protocol):
-    """Where the coordinator tells what it does; `event` is a word, the rest are facts."""
+def coordinator_logger(name: str) -> logging.Logger:
+    """Of one coordinator: a program may run several. It tells everything; its handlers choose."""
+    logger = logging.getLogger(f"partq.coordinator.{name}")
+    logger.setLevel(logging.DEBUG)
+    return logger
 
-    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None: ...
+
+class Log:
+    """Tells what one coordinator does: `event` is a word, the rest are facts, and so is `about` in every line."""
+
+    def __init__(self, name: str, *, before: str = "", **about: FieldValue) -> None:
+        """`before`: what its events' words begin with."""
+        self._logger = coordinator_logger(name)
+        self._before = before
+        self._about = about
+
+    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None:
+        number = logging.getLevelNamesMapping()[level.upper()]
+        self._logger.log(number, "%s", self._before + event, extra={"facts": {**self._about, **facts}})
+
+
+class Listener(logging.Handler):
+    """Hears of every event of a coordinator."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = getattr(record, "facts", None)
+        if facts is not None:
+            self.hear(record.getMessage(), facts)
+
+    def hear(self, event: str, facts: Mapping[str, FieldValue]) -> None:
+        """An event, and its facts."""
+        raise NotImplementedError
+
+
+class Lines(logging.Formatter):
+    """One line for each record, also of libraries (a store is tried again)."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._render = _json if form == "json" else _text
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        level = record.levelname.lower()
+        line: dict[str, Any] = {"time": at, "level": level if level in LEVELS else "error"}
+        facts = getattr(record, "facts", None)
+        if facts is None:
+            return self._render({**line, "event": "library", "logger": record.name, "message": record.getMessage()})
+        return self._render({**line, "event": record.getMessage(), **facts})
+
+
+def print_lines(form: str, level: str, stream: TextIO | None = None) -> None:
+    """From now on, on stderr if nothing else is said: what coordinators tell, and partq's packages, from `level` on;
+    libraries of others from warnings on. A line that nobody reads is dropped: it must not stop what it tells of.
+    """
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(Lines(form))
+    handler.setLevel(level.upper())
+    handler.handleError = lambda record: None  # type: ignore[method-assign] # there is nowhere to say so
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("partq", "partq_spark"):
+        logging.getLogger(name).setLevel(level.upper())
 
 
 def one_line(error: Exception) -> str:
     """What an error says, as a fact for a line; a mistake in the program names its kind, too."""
     text = " ".join(str(error).split())
     return text if isinstance(error, PartqError) else f"{type(error).__name__}: {text}"
-
-
-def silent(level: str, event: str, /, **facts: FieldValue) -> None:
-    """A log that keeps nothing."""
-
-
-class LineLog:
-    """A log as lines on a stream. Safe for use by several threads. What cannot be written is dropped: a log that is in
-    the way must not stop what it tells of.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        form: str = "text",
-        level: str = "info",
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._render = _json if form == "json" else _text
-        self._least = LEVELS.index(level)
-        self._wall_s = wall_s
-        self._lock = threading.Lock()
-
-    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None:
-        if LEVELS.index(level) < self._least:
-            return
-        at = datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = self._render({"time": at, "level": level, "event": event, **facts})
-        with self._lock:
-            try:
-                self._stream.write(line + "\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                pass  # nobody reads any more; there is nowhere to say so
-
-
-class LibraryLines(logging.Handler):
-    """Hands lines of the standard `logging` (object stores, the Redis client) to a `Log`."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__()
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level = record.levelname.lower()
-        self._log(level if level in LEVELS else "error", "library", logger=record.name, message=record.getMessage())
-
-    def install(self, level: str) -> None:
-        """Take over the loggers of partq's packages; those of others from warnings on."""
-        for name in ("partq", "partq_spark"):
-            logger = logging.getLogger(name)
-            logger.handlers = [self]
-            logger.propagate = False
-            logger.setLevel(level.upper())
-        root = logging.getLogger()
-        root.handlers = [self]
-        root.setLevel(logging.WARNING)
 
 
 def _text(facts: Mapping[str, FieldValue]) -> str:

@@ -1,4 +1,4 @@
-"""How long calls of the stores take, and how many fail: wrappers that pass everything on. Nobody decides by it.
+"""How long calls of the stores take, and how many fail: a wrapper that passes everything on. Nobody decides by it.
 
 A call to the object store counts with the tries that it took; a listing with the time until its first answer.
 """
@@ -6,15 +6,12 @@ A call to the object store counts with the tries that it took; a listing with th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from partq_spark.base.errors import PartqError
 from partq_spark.base.metrics import Counts, Histogram, Metric
-from partq_spark.group.documents.api import DocumentOperation, Documents
-from partq_spark.group.model import GroupKey
-from partq_spark.objects.api import Clocked, Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
 T = TypeVar("T")
 
@@ -71,98 +68,54 @@ class Calls:
             histogram.observe(time.perf_counter() - begun_s)
 
 
-class MeasuredStore:
-    """An object store whose calls are counted."""
+class _Measured:
+    """Passes everything on to `target`; calls of `operations` are counted, under the names that they have here."""
 
-    def __init__(self, store: ObjectStore, calls: Calls) -> None:
-        self._store = store
+    def __init__(self, target: object, calls: Calls, operations: Mapping[str, str]) -> None:
+        self._target = target
         self._calls = calls
+        self._operations = operations
 
     def __repr__(self) -> str:
-        return f"MeasuredStore({self._store!r})"
+        return f"measured({self._target!r})"
 
-    @property
-    def url(self) -> str:
-        return self._store.url
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        operation = self._operations.get(name)
+        if operation is None:
+            return found
 
-    @property
-    def look_interval_s(self) -> float:
-        return self._store.look_interval_s
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._calls.timed(operation, lambda: _begun(found(*arguments, **named)))
 
-    def time_us(self) -> int | None:
-        return self._store.time_us() if isinstance(self._store, Clocked) else None
-
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        self._calls.timed("create", lambda: self._store.create(name, data))
-
-    def writer(self, name: str) -> ObjectWriter:
-        return self._calls.timed("writer", lambda: self._store.writer(name))
-
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        return self._calls.timed("read", lambda: self._store.read(name, start=start, length=length))
-
-    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        return self._calls.timed("load", lambda: self._store.load(name, known=known))
-
-    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
-        return self._calls.timed("swap", lambda: self._store.swap(name, content, expected=expected))
-
-    def remove(self, name: str, *, expected: str) -> None:
-        self._calls.timed("remove", lambda: self._store.remove(name, expected=expected))
-
-    def delete(self, name: str) -> bool:
-        return self._calls.timed("delete", lambda: self._store.delete(name))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._calls.timed("list", lambda: _begun(self._store.list(prefix)))
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        return self._calls.timed("list_folders", lambda: _begun(self._store.list_folders(prefix)))
-
-    def sweep_temporary(self, older_than_s: float) -> int:
-        return self._calls.timed("sweep_temporary", lambda: self._store.sweep_temporary(older_than_s))
-
-    def close(self) -> None:
-        self._store.close()
+        return call
 
 
-def _begun(items: Iterator[T]) -> Iterator[T]:
-    """The same items; the first one is here."""
-    return chain([first], items) if (first := next(items, None)) is not None else iter(())
+STORE_OPERATIONS: Final = {
+    name: name
+    for name in (
+        "create",
+        "writer",
+        "read",
+        "load",
+        "swap",
+        "remove",
+        "delete",
+        "list",
+        "list_folders",
+        "sweep_temporary",
+    )
+}
+DOCUMENT_OPERATIONS: Final = {"ask": "ask", "drop": "drop"}
 
 
-class MeasuredDocuments(Documents):
-    """Documents whose calls are counted; waiting for news is none."""
+def measured(target: T, calls: Calls, operations: Mapping[str, str]) -> T:
+    """The same to its users."""
+    return cast("T", _Measured(target, calls, operations))
 
-    def __init__(self, documents: Documents, calls: Calls) -> None:
-        self._documents = documents
-        self._calls = calls
 
-    def __repr__(self) -> str:
-        return f"MeasuredDocuments({self._documents!r})"
-
-    @property
-    def url(self) -> str:
-        return self._documents.url
-
-    @property
-    def look_interval_s(self) -> float:
-        return self._documents.look_interval_s
-
-    def incarnation(self) -> str:
-        return self._calls.timed("incarnation", self._documents.incarnation)
-
-    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
-        return self._calls.timed("ask", lambda: self._documents.carry_out(group, operations))
-
-    def drop(self, group: GroupKey) -> None:
-        self._calls.timed("drop", lambda: self._documents.drop(group))
-
-    def where(self, group: GroupKey, name: str) -> str:
-        return self._documents.where(group, name)
-
-    def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
-        return self._documents.wait(timeout_s)
-
-    def close(self) -> None:
-        self._documents.close()
+def _begun(answer: Any) -> Any:
+    """The same; of what comes item by item, the first one is here."""
+    if not isinstance(answer, Iterator):
+        return answer
+    return chain([first], answer) if (first := next(answer, None)) is not None else iter(())

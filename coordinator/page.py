@@ -7,11 +7,12 @@ is loaded when somebody asks for it: until then it costs a coordinator nothing b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.health import Answers, HealthServer, not_to_be_had
-from coordinator.logs import FieldValue, Log
+from coordinator.logs import FieldValue, Listener
 from coordinator.settings import Settings
 from partq_spark.page.access import Access
 from partq_spark.page.timeline import Timeline
@@ -25,14 +26,15 @@ OWN_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 _NEEDED: Final = ("jinja2", "starlette", "uvicorn")
 
 
-def telling(timeline: Timeline, log: Log) -> Log:
-    """A log that tells `log` everything, and the page's timeline what it says of groups, whatever level is printed."""
+class Decisions(Listener):
+    """Gives the page's timeline what a coordinator says of groups."""
 
-    def tell(level: str, event: str, /, **facts: FieldValue) -> None:
-        timeline.add(event, facts)
-        log(level, event, **facts)
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
+        self._timeline = timeline
 
-    return tell
+    def hear(self, event: str, facts: Mapping[str, FieldValue]) -> None:
+        self._timeline.add(event, facts)
 
 
 def serve(settings: Settings, answers: Answers, timeline: Timeline, access: Access | None) -> HealthServer | PageServer:

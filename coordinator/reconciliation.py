@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.core.actions import Action
 from coordinator.core.differences import CheckpointMark, differences, initial_state
-from coordinator.core.events import Event, QueueAltered, ReportsLost
+from coordinator.core.events import Event, QueueAltered
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
+from coordinator.core.told import Told
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Timers, with_timers
 from coordinator.logs import Log
@@ -44,8 +44,7 @@ class Adopted:
 
     state: GroupState
     token: str | None
-    events: tuple[Event, ...]
-    actions: tuple[Action, ...]
+    told: tuple[Told, ...]
     reason: str
     level: str  # of the line that tells it
 
@@ -77,17 +76,13 @@ class Reconciliation:
         found, damaged = self._make_checkpoints(facts).list_readable()
         self._listed_s = self._now_s()
         for number in sorted(damaged.keys() - self._damaged):
-            self._log(
-                "error", "checkpoint_damaged", group=str(self._key), partition=number, reason=str(damaged[number])
-            )
+            self._log("error", "checkpoint_damaged", partition=number, reason=str(damaged[number]))
         repaired = self._damaged - damaged.keys()
         for number in sorted(repaired):
-            self._log("info", "checkpoint_repaired", group=str(self._key), partition=number, reason="it can be read")
+            self._log("info", "checkpoint_repaired", partition=number, reason="it can be read")
         self._damaged = frozenset(damaged)
         return CheckpointMarks(
-            marks={
-                n: CheckpointMark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for n, each in found.items()
-            },
+            marks={number: CheckpointMark(epoch=each.epoch, owner=each.owner) for number, each in found.items()},
             damaged=self._damaged,
             repaired=repaired,
         )
@@ -97,7 +92,6 @@ class Reconciliation:
         store: Ownership,
         facts: GroupFacts,
         *,
-        incarnation: str,
         timers: Timers,
         session_timeout_s: float,
     ) -> Adopted:
@@ -117,25 +111,22 @@ class Reconciliation:
         if state is None:
             state = initial_state(
                 queue_id=facts.queue_id,
-                incarnation=incarnation,
                 settings=facts.settings,
                 partitions=facts.partitions,
                 checkpoints=listed.marks,
-                damaged=listed.damaged,
                 session_timeout_s=session_timeout_s,
                 now_s=self._now_s(),
             )
         elif found is not None and timers.state_token == found.token:
             state = with_timers(state, timers)
-        actions: list[Action] = []
+        told: list[Told] = []
         if is_unclaimed(state):
             listed = CheckpointMarks(marks={})
-        events = tuple(_what_differs(state, facts, incarnation, listed))
-        for event in events:
+        for event in tuple(_what_differs(state, facts, listed)):
             state, more = decide(state, event, self._now_s())
-            actions.extend(more)
+            told.extend(more)
         token = found.token if found is not None else None
-        return Adopted(state=state, token=token, events=events, actions=tuple(actions), reason=reason, level=level)
+        return Adopted(state=state, token=token, told=tuple(told), reason=reason, level=level)
 
     def look(
         self, state: GroupState, facts: GroupFacts, confirmed: Callable[[GroupFacts], GroupFacts]
@@ -200,9 +191,7 @@ def _read(
     return state, "info", "the lease was taken over"
 
 
-def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed: CheckpointMarks) -> Iterator[Event]:
-    if state.incarnation != incarnation:
-        yield ReportsLost(incarnation=incarnation)
+def _what_differs(state: GroupState, facts: GroupFacts, listed: CheckpointMarks) -> Iterator[Event]:
     yield from differences(state, listed.marks, listed.damaged)
     if altered(state, facts):
         yield _queue_altered(facts, listed)

@@ -1,9 +1,8 @@
 """Partitions that a queue has lost by an alteration, and that a group has to deliver to their end first (RES-02).
 
-What the group has to deliver are the present partitions and these, as long as they are not finished. A checkpoint says
-so, or, where offsets are not kept, the owner's record, and after that the checkpoint by which it was let go. All are
-there for every leader to find anew, so that nothing has to be remembered; it is, in memory, so that checkpoints are
-listed only while something is about to go.
+What the group has to deliver are the present partitions and these, as long as they are not finished. Their checkpoints
+say so, for every leader to find anew, so that nothing has to be remembered; it is, in memory, so that they are listed
+only while something is about to go.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from coordinator.heads import GroupFacts
-from coordinator.observe import Validity, entry_of
-from partq_spark.group.checkpoint import Checkpoint
+from partq_spark.group.checkpoint import done_to
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import FlowRecord
 
 LOOK_S: Final = 1.0  # between two listings
 
@@ -35,7 +32,7 @@ class RemovedPartitions:
         """Nothing is known any more."""
         self._for = None
 
-    def with_unfinished(self, facts: GroupFacts, records: Mapping[str, FlowRecord], incarnation: str) -> GroupFacts:
+    def with_unfinished(self, facts: GroupFacts) -> GroupFacts:
         """The facts, with everything in `partitions` that the group has to deliver. Raises as a listing does.
 
         All that are found finished at one look go together: one rebalance. A rewind makes all be looked at again.
@@ -48,7 +45,7 @@ class RemovedPartitions:
             self._finished.clear()
         if self._unfinished(facts) and (self._looked_s is None or self._now_s() - self._looked_s >= LOOK_S):
             self._looked_s = self._now_s()
-            self._look(facts, records, Validity(queue_id=facts.queue_id, incarnation=incarnation))
+            self._look(facts)
         present = (number for number in facts.partitions if number not in facts.leaving)
         return replace(facts, partitions=(*present, *self._unfinished(facts)))
 
@@ -63,24 +60,8 @@ class RemovedPartitions:
     def _unfinished(self, facts: GroupFacts) -> list[int]:
         return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
 
-    def _look(self, facts: GroupFacts, records: Mapping[str, FlowRecord], validity: Validity) -> None:
+    def _look(self, facts: GroupFacts) -> None:
         found, damaged = self._make_checkpoints(facts).list_readable()
         for number, end in facts.leaving.items():
-            if number in damaged:
-                continue  # its owner says so
-            checkpoint = found.get(number)
-            if checkpoint is None or checkpoint.is_void:
-                reached = facts.starts[number]  # nobody has taken it yet
-            else:
-                reached = _reached(checkpoint, records, validity)
-            if reached >= end:
+            if number not in damaged and done_to(found.get(number), facts.starts[number]) >= end:
                 self._finished[number] = end
-
-
-def _reached(checkpoint: Checkpoint, records: Mapping[str, FlowRecord], validity: Validity) -> int:
-    """How far a partition is acknowledged. A record never says more than a checkpoint that keeps offsets."""
-    offset = checkpoint.offset or 0
-    if checkpoint.owner is None:
-        return offset
-    entry = entry_of(records.get(checkpoint.owner.flow), checkpoint.partition, checkpoint.epoch, validity)
-    return max(offset, entry.acknowledged if entry is not None else 0)

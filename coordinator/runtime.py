@@ -4,40 +4,41 @@ The order that everything rests on is *state before effect*. `_write` is the onl
 returns a `Written`, and `_fence`, the only effect that others depend on, takes one. So a coordinator may be killed at
 any instruction: the next leader finds in the state what was to be done, and does it again.
 
-All that is not certain (a swap that failed or whose answer was lost, a state that another one wrote, a store that was
-restarted) ends the same way: this leader drops what it knows and adopts the group anew. No threads, clocks or chance in
+All that is not certain (a swap that failed or whose answer was lost, a state that another one wrote, a store that lives
+anew) ends the same way: this leader drops what it knows and adopts the group anew. No threads, clocks or chance in
 here: they come as arguments, so that a simulation runs several of these side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from coordinator.bookkeeping import Bookkeeping
-from coordinator.core.actions import Action, Fence
 from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, PartitionDrained, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.decision_log import log_decision
+from coordinator.core.told import Told
 from coordinator.fence_retries import FenceRetries, first_stuck
-from coordinator.fences import RunAll, carry_out, in_a_row
+from coordinator.fences import carry_out
 from coordinator.handoffs import Handoffs
 from coordinator.heads import GroupFacts
-from coordinator.leadership import Leadership, StoreLife, timers_of
-from coordinator.logs import Log, silent
-from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers, recordless
+from coordinator.leadership import Leadership, timers_of
+from coordinator.logs import Log
+from coordinator.observe import binds, expired, leftovers
 from coordinator.reconciliation import Reconciliation, is_without_flows
 from coordinator.removed_partitions import RemovedPartitions
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict
+from partq_spark.base.errors import Conflict, Corrupt
 from partq_spark.base.retry import Retry
+from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
 from partq_spark.objects.api import Unchanged
 
@@ -73,41 +74,35 @@ class GroupRuntime:
         key: GroupKey,
         *,
         store: Ownership,
-        life: StoreLife,
         checkpoints: Callable[[GroupFacts], CheckpointStore],
-        ends: Callable[[str], Sequence[int]],
         facts_now: Callable[[], GroupFacts] | None = None,
         settings: Settings,
         effects: Effects | None = None,
         run: RunAll = in_a_row,
-        log: Log = silent,
     ) -> None:
-        """`checkpoints` makes the store of a group with these facts; `ends` reads the log's end of every partition of
-        the queue with this id, now; `facts_now` reads the head now, where it must not be an old one that says what the
-        queue is; `life` is shared by all groups that use `store`; `run` may do fences side by side.
+        """`checkpoints` makes the store of a group with these facts; `facts_now` reads the head now, where it must not
+        be an old one that says what the queue is; `run` may do fences, and look at checkpoints, side by side.
         """
         self.key = key
         self._store = store
-        self._life = life
         self._make_checkpoints = checkpoints
-        self._ends = ends
         self._facts_now = facts_now
         self._settings = settings
         self._effects = effects or Effects()
         self._run = run
-        self._log = log
+        self._log = log = Log(settings.name, group=str(key))
         self._leadership = Leadership(store, key, settings=settings, effects=self._effects, log=log)
         self._term = 0
         self._written: Written | None = None
-        self._validity = Validity(queue_id="", incarnation="")
-        self._records: Records | None = None
+        self._queue_id = ""
+        self._flows: Mapping[str, FlowRecord] = {}  # as the last look showed them
         self._removed = RemovedPartitions(checkpoints, self._now_s)
         self._bookkeeping = Bookkeeping(store, key, log)
-        self._quiet: Quiet | None = None
+        self._quiet: tuple[object, ...] | None = None  # what a whole look found to ask for nothing
+        self._drains: dict[int, tuple[object, float]] = {}  # paused partitions that were looked at: what for, and when
         self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
         self._fence_retries = FenceRetries(self._settings.handoff_look_s, self._settings.retry_most_s)
         self._adopting = Retry(first_s=2 * settings.handoff_look_s, most_s=settings.retry_most_s, least=0.0)
-        self._incarnation = ""
         self.handoffs = Handoffs()
         """What became of them so far, for metrics."""
 
@@ -120,10 +115,9 @@ class GroupRuntime:
         return written.state if written is not None else None
 
     @property
-    def records(self) -> Mapping[str, FlowRecord]:
-        """The flows' records as they were read last. Another thread may ask for some by name."""
-        records = self._records
-        return records.flows if records is not None else {}
+    def flows(self) -> Mapping[str, FlowRecord]:
+        """What the flows said at the last look. Another thread may ask."""
+        return self._flows
 
     @property
     def leading(self) -> bool:
@@ -146,8 +140,6 @@ class GroupRuntime:
         try:
             return self._step(facts)
         except (_AdoptAgain, Conflict, Reincarnated) as error:
-            if isinstance(error, Reincarnated):
-                self._life.lost(self._incarnation)
             self._forget(str(error))
             self._adopting.failed(self._now_s())
             return self._adopting.pause_s(self._now_s(), self._effects.uniform) or 0.0
@@ -172,14 +164,13 @@ class GroupRuntime:
         self._written = None
         if self._leadership.held:
             self._store.drop_group(self.key)
-            self._log("info", "group_dropped", group=str(self.key), reason="its queue or group was deleted")
+            self._log("info", "group_dropped", reason="its queue or group was deleted")
 
     def _step(self, facts: GroupFacts) -> float:
-        incarnation = self._incarnation = self._life.ask()
-        if self._written is not None and facts.queue_id != self._validity.queue_id:
+        if self._written is not None and facts.queue_id != self._queue_id:
             facts = self._confirmed(facts)
-        if self._written is not None and self._validity != Validity(queue_id=facts.queue_id, incarnation=incarnation):
-            self._forget("the queue is another one, or the ownership store was restarted")
+        if self._written is not None and self._queue_id != facts.queue_id:
+            self._forget("the queue is another one")
         pulse = self._leadership.look(self._written.owners if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
@@ -189,14 +180,15 @@ class GroupRuntime:
             self._forget("a new term")
         if pulse is None or (self._written is None and is_without_flows(pulse)):
             return self._settings.renewal_s
+        self._flows = pulse.flows
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("another coordinator wrote the state")
         written = self._written
         facts = self._confirmed(facts) if written is None else self._whole(facts)
         if written is None:
-            written = self._adopt(facts, incarnation)
+            written = self._adopt(facts)
         if self._is_quiet(written, facts, pulse):
-            self._bookkeeping.catch_up(written.state, written.token, self._records, self._now_s())
+            self._bookkeeping.catch_up(written.state, written.token)
             return self._next_s(written.state)
         for _ in range(_ROUNDS):
             before = written
@@ -208,22 +200,21 @@ class GroupRuntime:
                 break  # the lease wants to be renewed
             if written is before:
                 self._adopting.succeeded()
-                self._bookkeeping.catch_up(written.state, written.token, self._records, self._now_s())
-                self._quiet = Quiet.after(written.state, self._records, facts)
+                self._bookkeeping.catch_up(written.state, written.token)
+                self._quiet = _seen(written, facts, pulse) if not is_in_handoff(written.state) else None
                 return self._next_s(written.state)
         return 0.0
 
     def _is_quiet(self, written: Written, facts: GroupFacts, pulse: Pulse) -> bool:
-        quiet, now_s = self._quiet, self._now_s()
+        """All is as it was when there was nothing to do: a sidecar has hundreds of groups, and nearly all are quiet."""
+        due_s = next_deadline(written.state)
+        timeouts = [flow.session_timeout_s for flow in pulse.flows.values()]
         return (
-            quiet is not None
-            and quiet.state is written.state
-            and quiet.records is self._records
-            and quiet.facts == facts
-            and quiet.deadline_s > now_s
+            self._quiet == _seen(written, facts, pulse)
+            and not pending(written.state)
+            and (due_s is None or due_s > self._now_s())
             and not self._reconciliation.is_due
-            and self._leadership.flows.longest_still_s() < quiet.session_timeout_s
-            and not self._is_stale(written, quiet.records, pulse, in_handoff=False)
+            and self._leadership.flows.longest_still_s() < min(timeouts, default=math.inf)
         )
 
     def _next_s(self, state: GroupState) -> float:
@@ -240,30 +231,30 @@ class GroupRuntime:
     def _forget(self, reason: str) -> None:
         """Keep nothing that was read: the next step adopts the group anew."""
         if self._written is not None:
-            self._log("warning", "adopting_again", group=str(self.key), reason=reason)
-        self._written = self._records = None
+            self._log("warning", "adopting_again", reason=reason)
+        self._written = self._quiet = None
+        self._drains.clear()
         self._removed.forget()
         self._bookkeeping.forget()
 
     # --- lead: adopt what is there ------------------------------------------------------------------------------------
 
-    def _adopt(self, facts: GroupFacts, incarnation: str) -> Written:
+    def _adopt(self, facts: GroupFacts) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
-        self._validity = Validity(queue_id=facts.queue_id, incarnation=incarnation)
-        self._records = None
+        self._queue_id = facts.queue_id
         found = self._reconciliation.adopt(
             self._store,
             facts,
-            incarnation=incarnation,
             timers=self._leadership.timers,
             session_timeout_s=self._settings.assumed_session_timeout_s,
         )
         # A look more, after the state was read: a leader that came since makes either this renewal or the swap fail.
         # Else a leader that slept before it read the state would take it from its successor.
         self._leadership.look(_instances(found.state))
-        written = self._write(found.state, found.actions, found.token, found.events)
+        self.handoffs.adopted(found.state)
+        written = self._write(found.state, found.told, found.token)
         status = found.state.status.value
-        self._log(found.level, "group_adopted", group=str(self.key), status=status, reason=found.reason)
+        self._log(found.level, "group_adopted", status=status, reason=found.reason)
         return written
 
     # --- observe ------------------------------------------------------------------------------------------------------
@@ -272,19 +263,40 @@ class GroupRuntime:
         """What has happened since the state was written."""
         state = written.state
         events = list(self._reconciliation.look(state, facts, self._confirmed))
-        records = self._records
-        if records is None or self._is_stale(written, records, pulse, in_handoff=is_in_handoff(state)):
-            records = self._read_records(written, version=pulse.records_version)
-        self._bookkeeping.let_go(leftovers(state, records.flows, self._validity))
-        self._bookkeeping.let_go(recordless(state, records.flows, pulse))
-        events.extend(binds(state, records.flows, self._validity, self._bookkeeping.gone))
-        events.extend(expired(state, records.flows, self._leadership.flows))
-        if records.token == written.token:
-            events.extend(drained(state, records.flows, self._validity))
+        self._bookkeeping.let_go(leftovers(state, pulse.flows))
+        events.extend(binds(state, pulse.flows, self._bookkeeping.gone))
+        events.extend(expired(state, pulse.flows, self._leadership.flows))
+        events.extend(self._drained(written, facts))
         due_s = next_deadline(state)
         if due_s is not None and due_s <= self._now_s():
             events.append(Tick())
         return events
+
+    def _drained(self, written: Written, facts: GroupFacts) -> Iterator[Event]:
+        """Paused partitions whose owner has nothing in hand: their checkpoints say so. They are looked at once the
+        pause is written, when their owner says that it has closed something, and else about once a second.
+        """
+        paused = [each for each in written.state.partitions.values() if each.phase is Phase.PAUSED]
+        now_s, due = self._now_s(), list[Partition]()
+        for each in paused:
+            record = self._flows.get(each.owner.flow) if each.owner is not None else None
+            why = each.epoch, each.to, record.closes if record is not None else 0
+            known, looked_s = self._drains.get(each.partition, (None, 0.0))
+            if known != why or now_s - looked_s >= self._settings.renewal_s:
+                self._drains[each.partition] = why, now_s
+                due.append(each)
+        checkpoints = self._make_checkpoints(facts)
+
+        def is_closed(each: Partition) -> bool:
+            try:
+                found = checkpoints.read(each.partition)
+            except Corrupt:
+                return False  # its fence will say so
+            return found is not None and found.is_of(self._queue_id, each.owner, each.epoch) and not found.is_open
+
+        for each, closed in zip(due, self._run(is_closed, due), strict=True):
+            if closed:
+                yield PartitionDrained(partition=each.partition, epoch=each.epoch)
 
     def _confirmed(self, facts: GroupFacts) -> GroupFacts:
         """The facts as they are now. Those of a step may be some seconds old, and a former leader may have acted on
@@ -294,44 +306,25 @@ class GroupRuntime:
 
     def _whole(self, facts: GroupFacts) -> GroupFacts:
         """The facts with the removed partitions that are not delivered to their end yet."""
-        records = self._records.flows if self._records is not None else {}
-        return self._removed.with_unfinished(facts, records, self._validity.incarnation)
-
-    def _is_stale(self, written: Written, records: Records, pulse: Pulse, *, in_handoff: bool) -> bool:
-        old = self._now_s() - records.read_s >= self._settings.renewal_s
-        return records.are_stale(pulse, written.token, in_handoff=in_handoff, old=old)
-
-    def _read_records(self, written: Written, version: str) -> Records:
-        flows = dict(self._store.read_flows(self.key))
-        if self._life.value != self._validity.incarnation:
-            # Another group's look may have acknowledged a restart in between: these may be the records of an old copy.
-            raise _AdoptAgain("the ownership store was restarted")
-        self._records = Records(flows, written.token, version, self._now_s())
-        return self._records
+        return self._removed.with_unfinished(facts)
 
     # --- decide, write, act -------------------------------------------------------------------------------------------
 
     def _decide(self, written: Written, events: Iterable[Event]) -> Written:
         """Feed the events to the core and write what comes out; the very same `written` if nothing changed."""
         state = written.state
-        heeded: list[Event] = []
-        actions: list[Action] = []
+        told: list[Told] = []
         for event in events:
-            after, more = decide(state, event, self._now_s())
-            if after is not state or more:
-                heeded.append(event)
-            state = after
-            actions.extend(more)
+            state, more = decide(state, event, self._now_s())
+            told.extend(more)
         if state is written.state:
             return written
         let_go = [Owner(name, flow.instance) for name, flow in written.state.flows.items() if name not in state.flows]
-        written = self._write(state, actions, written.token, heeded)
+        written = self._write(state, told, written.token)
         self._bookkeeping.let_go(let_go)
         return written
 
-    def _write(
-        self, state: GroupState, actions: Sequence[Action], expected: str | None, events: Sequence[Event] = ()
-    ) -> Written:
+    def _write(self, state: GroupState, told: Sequence[Told], expected: str | None) -> Written:
         """Put `state` in place of the one at `expected`. The only place where a group's state changes.
 
         Nothing of it may be acted on, or told, before the answer is there. Raises `Conflict`, `Unavailable` (nobody
@@ -339,39 +332,33 @@ class GroupRuntime:
         """
         broken = violations(state)
         if broken:
-            self._log("error", "state_refused", group=str(self.key), reason="; ".join(broken[:5]))
+            self._log("error", "state_refused", reason="; ".join(broken[:5]))
             raise _AdoptAgain(f"a decision was against the invariants: {broken[0]}")
         token = self._effects.token()
         now_s = self._now_s()
-        before = self.state
         self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
         self._written = Written(state, token)
         self._leadership.timers = timers_of(state, token)
-        log_decision(self._log, self.key, events, actions)
-        drained_now = {event.partition for event in events if isinstance(event, PartitionDrained)}
-        self.handoffs.wrote(before, state, drained_now, now_s)
+        for each in told:
+            level = "error" if each.event == "partition_stuck" else "info"
+            self._log(level, each.event, **each.facts)
+        self.handoffs.told(told, now_s)
         return self._written
 
-    def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
+    def _fence(self, written: Written, fences: Sequence[Partition], facts: GroupFacts) -> list[Event]:
         """Carry out what the written state waits for; what became of it, as events."""
-        # Records that were read before the state was written may lack deliveries; later ones cannot.
-        records = self._read_records(written, version="")
         stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
         done = carry_out(
             fences,
-            key=self.key,
-            validity=self._validity,
-            records=records.flows,
             checkpoints=self._make_checkpoints(facts),
             starts=facts.starts,
             finished=self._removed.finished(facts),
-            ends=lambda: self._ends(facts.queue_id),
             is_asked_for=lambda: isinstance(self._store.read_state(self.key, known=written.token), Unchanged),
             run=self._run,
             log=self._log,
             told=stuck,
         )
-        self.handoffs.redelivered += done.redelivered
+        self.handoffs.redelivered += sum(done.marked.values())
         return [*done.events, *self._fence_retries.tried(fences, done.failed, stuck, self._now_s())]
 
     def _now_s(self) -> float:
@@ -380,3 +367,8 @@ class GroupRuntime:
 
 def _instances(state: GroupState) -> list[Owner]:
     return [Owner(name, flow.instance) for name, flow in state.flows.items()]
+
+
+def _seen(written: Written, facts: GroupFacts, pulse: Pulse) -> tuple[object, ...]:
+    """What a look is decided by, but for the time."""
+    return written.token, facts, [(name, flow.instance, flow.bound) for name, flow in pulse.flows.items()]

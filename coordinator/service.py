@@ -11,20 +11,20 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
-from coordinator.fences import in_a_row, side_by_side
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
 from coordinator.housekeeper import Housekeeper
-from coordinator.leadership import StoreLife
 from coordinator.logs import Log, one_line
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import Job, Schedule
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.base.side_by_side import in_a_row, side_by_side
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, Reincarnated
@@ -61,15 +61,13 @@ class Service:
         *,
         store: ObjectStore,
         ownership: Ownership,
-        log: Log,
         effects: Effects | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._ownership = ownership
-        self._log = log
+        self._log = log = Log(settings.name)
         self._effects = effects or Effects()
-        self._life = StoreLife(ownership)
         self._heads = Heads(store, settings.namespace, ownership=ownership.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fence_threads = ThreadPoolExecutor(settings.fence_threads, thread_name_prefix="fence")
@@ -83,10 +81,8 @@ class Service:
             settings,
             store=store,
             ownership=ownership,
-            life=self._life,
             heads=self._heads,
             effects=self._effects,
-            log=log,
         )
         self._schedule = Schedule(effects=self._effects, log=log)
         self._make_job = partial(Job, retry_most_s=settings.retry_most_s)
@@ -225,16 +221,13 @@ class Service:
         runtime = GroupRuntime(
             key,
             store=self._ownership,
-            life=self._life,
             checkpoints=lambda facts: CheckpointStore(
                 self._store, key, facts.queue_id, since=facts.since, effects=self._effects
             ),
-            ends=lambda queue_id: self._heads.ends(key.queue, queue_id),
             facts_now=lambda: self._heads.now(key),
             settings=self._settings,
             effects=self._effects,
             run=self._run_fences,
-            log=self._log,
         )
         group = _Group(runtime, facts)
         group.job = self._make_job(
@@ -250,9 +243,9 @@ class Service:
     # --- on other threads ---------------------------------------------------------------------------------------------
 
     def _reach_ownership(self) -> float:
-        """The first job: nothing else begins before the ownership store has told its incarnation."""
+        """The first job: nothing else begins before the ownership store has answered."""
         try:
-            self._life.ask()
+            self._probe()
         except Unavailable:
             raise
         except Exception as problem:  # noqa: BLE001 - raised by `run`: asking again would not mend it
@@ -264,8 +257,7 @@ class Service:
     def _look_at_heads(self) -> float:
         all_seen = False
         try:
-            if self._ownership.url.startswith("redis"):
-                self._life.look_at(self._store)
+            self._ownership.look_at_place()
             names = self._heads.queues()
             problems = [
                 problem for problem in self._look_side_by_side(self._look_at_head, names) if problem is not None
@@ -314,12 +306,8 @@ class Service:
         return problem
 
     def _probe(self) -> None:
-        try:
+        with suppress(Reincarnated):  # it answers
             self._ownership.read_lease(GroupKey(self._heads.namespace, "-", "-"))
-        except Reincarnated:
-            known = self._life.value
-            if known is not None:
-                self._life.lost(known)
 
     def _drop(self, key: GroupKey, runtime: GroupRuntime) -> None:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from coordinator.logs import FieldValue, Log
+from coordinator.logs import FieldValue, Listener
 from coordinator.measuring import OWNERSHIP_CALLS, OWNERSHIP_ERRORS, STORE_CALLS, STORE_ERRORS, Calls
 from partq_spark.base.metrics import Counts
 
@@ -24,24 +24,19 @@ HOUSEKEEPING: Final[Mapping[tuple[str, str], str]] = {
 _FACTS: Final = {event: [fact for each, fact in HOUSEKEEPING if each == event] for event, _ in HOUSEKEEPING}
 
 
-class Tally:
+class Tally(Listener):
     """Of one process, for any number of threads."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.events = Counts()
         self.housekeeping = Counts()
         self.store = Calls(STORE_CALLS, STORE_ERRORS)
         self.ownership = Calls(OWNERSHIP_CALLS, OWNERSHIP_ERRORS)
 
-    def counting(self, log: Log) -> Log:
-        """A log that tells `log` everything and counts it, whatever level is printed."""
-
-        def tell(level: str, event: str, /, **facts: FieldValue) -> None:
-            self.events.add(event)
-            for fact in _FACTS.get(event, ()):
-                count = facts.get(fact)
-                if isinstance(count, int):
-                    self.housekeeping.add(HOUSEKEEPING[event, fact], count=count)
-            log(level, event, **facts)
-
-        return tell
+    def hear(self, event: str, facts: Mapping[str, FieldValue]) -> None:
+        self.events.add(event)
+        for fact in _FACTS.get(event, ()):
+            count = facts.get(fact)
+            if isinstance(count, int):
+                self.housekeeping.add(HOUSEKEEPING[event, fact], count=count)

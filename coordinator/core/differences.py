@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
@@ -11,13 +11,10 @@ from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Part
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointMark:
-    """What a partition's checkpoint says of its ownership. `owner` None: nobody. `rewound`: the last one lost it by a
-    rewind, and may not have known at once.
-    """
+    """What a partition's checkpoint says of its ownership. `owner` None: nobody."""
 
     epoch: int
     owner: Owner | None
-    rewound: bool = field(default=False, compare=False)
 
 
 _NO_MARK = CheckpointMark(epoch=0, owner=None)  # there is no checkpoint: never fenced
@@ -26,19 +23,17 @@ _NO_MARK = CheckpointMark(epoch=0, owner=None)  # there is no checkpoint: never 
 def initial_state(
     *,
     queue_id: str,
-    incarnation: str,
     settings: GroupSettings,
     partitions: Iterable[int],
     checkpoints: Mapping[int, CheckpointMark],
-    damaged: Container[int] = (),
     session_timeout_s: float,
     now_s: float,
 ) -> GroupState:
     """The state of a group that has none: new, or lost with Redis. Owners in the checkpoints count as Unbound for
     `session_timeout_s` plus the rebalance delay, so that flows that still live can come back with their mapping.
 
-    `checkpoints` may lack partitions (never fenced) and may have more than `partitions` (numbers that were removed).
-    What is `damaged` counts as nobody's, at an epoch that the fence will find to be too low once it can be read.
+    `checkpoints` may lack partitions (never fenced, or damaged: the fence will find that its epoch is too low once it
+    can be read) and may have more than `partitions` (numbers that were removed).
     """
     numbers = sorted(set(partitions))
     group: dict[int, Partition] = {}
@@ -46,17 +41,13 @@ def initial_state(
     for number in numbers:
         mark = checkpoints.get(number, _NO_MARK)
         if mark.owner is None:
-            lost = mark.rewound or number in damaged
-            group[number] = Partition(partition=number, epoch=mark.epoch, reports_lost=lost)
+            group[number] = Partition(partition=number, epoch=mark.epoch)
             continue
-        group[number] = Partition(
-            partition=number, phase=Phase.OWNED, epoch=mark.epoch, owner=mark.owner, reports_lost=True
-        )
+        group[number] = Partition(partition=number, phase=Phase.OWNED, epoch=mark.epoch, owner=mark.owner)
         name, instance = mark.owner
         flows.setdefault(name, Flow(name=name, instance=instance, bound=False, since=0))
     return GroupState(
         queue_id=queue_id,
-        incarnation=incarnation,
         settings=settings,
         partitions=group,
         flows=flows,
@@ -71,7 +62,7 @@ def differences(
 ) -> tuple[Event, ...]:
     """Events that bring the state in line with the checkpoints, to be fed to `decide` in order when a leader adopts.
 
-    `PartitionFenced` for a fence for a flow that is in place already, `CheckpointAhead` for what the state does not
+    `PartitionFenced` for a fence that is in place already, `CheckpointAhead` for what the state does not
     explain. A checkpoint that is behind (lower epoch than the state's, or missing where the state names an owner)
     counts as unexplained too. Partitions that the state does not have are left to `QueueAltered.epochs`. What is
     `damaged` says nothing: the state stands.
@@ -91,10 +82,6 @@ def _difference(partition: Partition, mark: CheckpointMark) -> Event | None:
     elif partition.phase is not Phase.FENCING:
         explained = mark == CheckpointMark(epoch=partition.epoch, owner=partition.owner)
     elif mark == CheckpointMark(epoch=partition.to_epoch, owner=partition.to):
-        if partition.to is None:
-            # It may as well be a rewind, which knows nothing of what its owner went on to deliver: the fence is
-            # repeated, and marks that.
-            return None
         return PartitionFenced(partition=partition.partition, epoch=mark.epoch, owner=mark.owner)
     elif partition.to_epoch == partition.epoch:
         explained = mark == CheckpointMark(epoch=partition.epoch, owner=partition.owner)

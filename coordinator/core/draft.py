@@ -1,4 +1,4 @@
-"""A group's state while one event is being decided: what has changed so far, and the actions that follow.
+"""A group's state while one event is being decided: what has changed so far, and what is to be told of it.
 
 Only bookkeeping that keeps a state consistent in itself lives here: partitions are changed by steps of the handoff
 table, flows are told when they become active or inactive, flows that nothing names any more go. Policy is elsewhere.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from coordinator.core import handoff
-from coordinator.core.actions import Action, ChangeStatus, NotifyFlow
-from coordinator.core.handoff import Step
+from coordinator.core.handoff import Cause, Step
+from coordinator.core.told import NOBODY, Told
 from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
@@ -48,29 +48,27 @@ class Draft:
         "_original",
         "_shifted",
         "_trigger",
-        "actions",
         "altered",
         "binds",
         "flows",
         "holddown_until_s",
-        "incarnation",
         "now_s",
         "partitions",
         "retired",
         "settings",
         "status",
+        "told",
     )
 
     def __init__(self, state: GroupState, now_s: float) -> None:
         self._original = state
         self.now_s = now_s
-        self.actions: list[Action] = []
+        self.told: list[Told] = []
         # These belong to the state until they are changed for the first time, and to the draft from then on.
         self.partitions = cast(dict[int, Partition], state.partitions)
         self.flows = cast(dict[str, Flow], state.flows)
         self.retired = cast(dict[int, int], state.retired)
         self.settings = state.settings
-        self.incarnation = state.incarnation
         self.status = state.status
         self.holddown_until_s = state.holddown_until_s
         self.binds = state.binds
@@ -92,24 +90,23 @@ class Draft:
         self,
         number: int,
         step: Step,
+        cause: Cause,
         reason: str,
         *,
         to: Owner | None = None,
         deadline_s: float | None = None,
         found: int = 0,
     ) -> None:
-        """Take one step of the handoff table, with the action that follows from it."""
+        """Take one step of the handoff table, and tell of it."""
         before = self.partitions[number]
-        after = handoff.advance(before, step, to=to, deadline_s=deadline_s, found=found, why=reason)
+        after = handoff.advance(before, step, cause, to=to, deadline_s=deadline_s, found=found, why=reason)
         if self.partitions is self._original.partitions:
             self.partitions = dict(self.partitions)
         if after is None:
             self._retire(before)
         else:
             self.partitions[number] = after
-        action = handoff.action(before, step, after, reason)
-        if action is not None:
-            self.actions.append(action)
+        self.told.append(_told(before, step, cause, after, reason))
         if after is None or before.holder != after.holder:
             self._shifted = True
         for owner in (before.owner, before.to):
@@ -134,6 +131,8 @@ class Draft:
 
     def bind(self, name: str, instance: str) -> Owner:
         """A flow's new instance is bound."""
+        reason = "its heartbeat shows an instance that the group did not know"
+        self.told.append(Told(event="flow_bound", flow=name, instance=instance, reason=reason))
         self.binds += 1
         self._put_flow(Flow(name=name, instance=instance, bound=True, since=self.binds))
         self._shifted = True
@@ -142,9 +141,7 @@ class Draft:
 
     def unbind(self, flow: Flow) -> None:
         """A flow is not bound any more; it stays known as long as a partition names it."""
-        self._put_flow(
-            Flow(name=flow.name, instance=flow.instance, bound=False, since=flow.since, updates=flow.updates)
-        )
+        self._put_flow(flow._replace(bound=False, active=False))
         self._loose.add(flow.name)
 
     def _put_flow(self, *changed: Flow) -> None:
@@ -156,7 +153,7 @@ class Draft:
     def set_status(self, status: RebalanceStatus, reason: str, *, until_s: float | None = None) -> None:
         """The rebalancing status from now on. Rebalancing after Rebalancing is said again, Ready is not."""
         if status is not self.status or status is not RebalanceStatus.READY:
-            self.actions.append(ChangeStatus(status=status.value, reason=reason))
+            self.told.append(Told(event="status", status=status.value, reason=reason))
         self.status, self.holddown_until_s = status, until_s
         self._trigger = self.altered = False
 
@@ -180,19 +177,15 @@ class Draft:
             if active == flow.active:
                 continue
             told = flow.bound and flow.name != self._newcomer
-            changed.append(
-                Flow(
-                    name=flow.name,
-                    instance=flow.instance,
-                    bound=flow.bound,
-                    since=flow.since,
-                    active=active,
-                    updates=flow.updates + told,
-                )
-            )
+            changed.append(flow._replace(active=active, updates=flow.updates + told))
             if told:
                 reason = "got its first partition" if active else "has no partition any more"
-                self.actions.append(NotifyFlow(owner=owner, active=active, reason=reason))
+                status = "active" if active else "inactive"
+                self.told.append(
+                    Told(
+                        event="flow_change_update", flow=flow.name, instance=flow.instance, status=status, reason=reason
+                    )
+                )
         if changed:
             self._put_flow(*changed)
 
@@ -208,7 +201,7 @@ class Draft:
             ):
                 self.flows = {other: flow for other, flow in self.flows.items() if other != name}
 
-    def finish(self) -> tuple[GroupState, tuple[Action, ...]]:
+    def finish(self) -> tuple[GroupState, tuple[Told, ...]]:
         """The state after the event: the very same object if nothing has changed."""
         self.tell()
         if self._loose:
@@ -219,16 +212,14 @@ class Draft:
             and self.flows is original.flows
             and self.retired is original.retired
             and self.settings == original.settings
-            and self.incarnation == original.incarnation
             and self.status is original.status
             and self.holddown_until_s == original.holddown_until_s
             and self._trigger == original.trigger
             and self.altered == original.altered
         ):
-            return original, tuple(self.actions)
+            return original, tuple(self.told)
         return GroupState(
             queue_id=original.queue_id,
-            incarnation=self.incarnation,
             settings=self.settings,
             partitions=self.partitions,
             flows=self.flows,
@@ -238,7 +229,21 @@ class Draft:
             trigger=self._trigger,
             altered=self.altered,
             binds=self.binds,
-        ), tuple(self.actions)
+        ), tuple(self.told)
+
+
+def _told(before: Partition, step: Step, cause: Cause, after: Partition | None, reason: str) -> Told:
+    is_over = cause is Cause.FENCED
+    owner, to = (before.to, None) if is_over else (before.owner, before.to if after is None else after.to)
+    return Told(
+        event="assign" if is_over else "partition_stuck" if step is Step.STICK else step.value,
+        partition=before.partition,
+        cause=cause,
+        flow=owner.flow if owner is not None else NOBODY if is_over else None,
+        to=to.flow if to is not None else NOBODY if step is Step.FENCE else None,
+        epoch=before.epoch if after is None else after.to_epoch or after.epoch,
+        reason=reason,
+    )
 
 
 def survey(state: GroupState | Draft) -> Holdings:

@@ -35,7 +35,7 @@ class FlowExpired:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionDrained:
-    """Everything that the owner at this epoch delivered is acknowledged, as seen after the pause was written."""
+    """The owner at this epoch has nothing in hand, as its checkpoint said after the pause was written."""
 
     partition: int
     epoch: int
@@ -72,13 +72,6 @@ class CheckpointAhead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReportsLost:
-    """The ownership store was restarted: what flows reported before may be missing. `incarnation` is the new one."""
-
-    incarnation: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class QueueAltered:
     """The queue's settings, or the partitions that the group has to deliver. `partitions` lists all of them; `epochs`
     has the last epoch of those whose checkpoint exists, for numbers that come back.
@@ -102,7 +95,6 @@ Event = (
     | PartitionFenced
     | FenceStuck
     | CheckpointAhead
-    | ReportsLost
     | QueueAltered
     | Tick
 )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coordinator.core import rebalance
 from coordinator.core.draft import Draft
 from coordinator.core.events import FlowBound, FlowExpired, FlowUnbound
-from coordinator.core.handoff import Step
+from coordinator.core.handoff import Cause, Step
+from coordinator.core.told import Told
 from partq_spark.group.model import Flow, Owner, Phase, RebalanceStatus
+
+_SILENT: Final = "was silent for its session timeout, or is not known any more"
 
 
 def bound(draft: Draft, event: FlowBound) -> None:
@@ -22,7 +27,7 @@ def bound(draft: Draft, event: FlowBound) -> None:
             _judge(draft)
     owner = draft.bind(event.flow, event.instance)
     for number in returning:
-        draft.step(number, Step.RESTORE, f"{event.flow} is back", to=owner)
+        draft.step(number, Step.FENCE, Cause.RESTORE, f"{event.flow} is back", to=owner)
     _judge(draft)
 
 
@@ -31,7 +36,8 @@ def left(draft: Draft, event: FlowUnbound | FlowExpired) -> None:
     flow = draft.flows.get(event.flow)
     if flow is None or not flow.bound or flow.instance != event.instance:
         return
-    why = "has left" if isinstance(event, FlowUnbound) else "was silent for its session timeout"
+    word, why = ("flow_unbound", "has left") if isinstance(event, FlowUnbound) else ("flow_expired", _SILENT)
+    draft.told.append(Told(event=word, flow=event.flow, instance=event.instance, reason=f"it {why}"))
     _detach(draft, flow, f"{event.flow} {why}")
     _judge(draft)
 
@@ -55,16 +61,18 @@ def _returning(draft: Draft, event: FlowBound) -> list[int]:
 
 
 def _detach(draft: Draft, flow: Flow, reason: str) -> None:
-    """The flow is gone: pauses that wait for it, or are meant for it, end (HAN-08). What it owns becomes Unbound."""
+    """The flow is gone: pauses that wait for it, or are meant for it, end (HAN-08), and nobody waits until it closes
+    what it raised. What it owns becomes Unbound.
+    """
     owner = Owner(flow.name, flow.instance)
     draft.unbind(flow)
-    for number, partition in list(draft.partitions.items()) if draft.status is RebalanceStatus.REBALANCING else ():
-        if partition.phase is not Phase.PAUSED:
-            continue
-        if partition.to == owner:
-            draft.step(number, Step.KEEP, reason)
-        elif partition.owner == owner:
-            draft.step(number, Step.OWNER_LOST, reason)  # its receiver is bound: else the pause would be over
+    for number, partition in list(draft.partitions.items()):
+        if partition.phase is Phase.PAUSED and partition.to == owner:
+            draft.step(number, Step.RESUME, Cause.KEEP, reason)
+        elif partition.phase is Phase.PAUSED and partition.owner == owner:  # its receiver is bound
+            draft.step(number, Step.FENCE, Cause.LOST, reason, to=partition.to)
+        elif partition.drained and partition.owner == owner:
+            draft.step(number, Step.FORCE, Cause.LOST, reason, to=partition.to)
 
 
 def _judge(draft: Draft) -> None:

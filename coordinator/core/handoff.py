@@ -10,77 +10,123 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from coordinator.core.actions import Action, Assign, Fence, Pause, Resume
 from partq_spark.group.model import Owner, Partition, Phase
 
 
 class Step(StrEnum):
     """What can happen to one partition."""
 
+    PAUSE = "pause"
+    RESUME = "resume"
+    FENCE = "fence"
+    FORCE = "force"
+    ASSIGN = "assign"
+    FREE = "free"
+    DROP = "drop"
+    STICK = "stick"
+
+
+class Cause(StrEnum):
+    """Why it happens."""
+
     GIVE = "give"
     MOVE = "move"
     KEEP = "keep"
     DRAINED = "drained"
     DEADLINE = "deadline"
-    OWNER_LOST = "owner lost"
+    LOST = "owner lost"
     RESTORE = "restore"
     RELEASE = "release"
     REMOVE = "remove"
     AHEAD = "ahead"
     FENCED = "fenced"
-    FREED = "freed"
-    DROPPED = "dropped"
     STUCK = "stuck"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edge:
-    """One edge: in `phase`, `step` leads to `then` (None: the partition is gone, its epoch is kept as retired)."""
+    """One edge: in `phase`, `step` leads to `then` (None: the partition is gone, its epoch is kept as retired), for
+    one of these causes, each in words.
+    """
 
     phase: Phase
     step: Step
     then: Phase | None
-    action: type[Action] | None
-    when: str
+    causes: Mapping[Cause, str]
 
 
-def _in(phase: Phase, step: Step, then: Phase | None, action: type[Action] | None, when: str) -> Edge:
-    return Edge(phase=phase, step=step, then=then, action=action, when=when)
+def _in(phase: Phase, step: Step, then: Phase | None, causes: Mapping[Cause, str]) -> Edge:
+    return Edge(phase=phase, step=step, then=then, causes=causes)
 
-
-_FREE, _OWNED, _PAUSED, _FENCING = Phase.FREE, Phase.OWNED, Phase.PAUSED, Phase.FENCING
 
 TABLE: tuple[Edge, ...] = (
     # --- nobody has it ------------------------------------------------------------------------------------------------
-    _in(_FREE, Step.GIVE, _FENCING, Fence, "it is mapped to a bound flow"),
-    _in(_FREE, Step.REMOVE, None, None, "the queue has fewer partitions now"),
-    _in(_FREE, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: fenced for nobody, above that"),
-    # --- a flow has it ------------------------------------------------------------------------------------------------
-    _in(_OWNED, Step.MOVE, _PAUSED, Pause, "the plan moves it from one bound flow to another"),
-    _in(_OWNED, Step.GIVE, _FENCING, Fence, "its owner is lost and another flow takes it; or max-handoff-time is 0"),
-    _in(_OWNED, Step.RESTORE, _FENCING, Fence, "its flow came back and still has its mapping: the same epoch again"),
-    _in(_OWNED, Step.RELEASE, _FENCING, Fence, "its owner is lost, and no flow is bound when the delay ends"),
-    _in(_OWNED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
-    _in(_OWNED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the same owner, above that"),
-    # --- a flow has it and gets nothing new ---------------------------------------------------------------------------
-    _in(_PAUSED, Step.DRAINED, _FENCING, Fence, "all that was delivered is acknowledged"),
-    _in(_PAUSED, Step.DEADLINE, _FENCING, Fence, "max-handoff-time is over"),
-    _in(_PAUSED, Step.OWNER_LOST, _FENCING, Fence, "its owner is lost, the receiving flow is not"),
-    _in(_PAUSED, Step.KEEP, _OWNED, Resume, "the receiving flow is lost: it stays with its owner, same epoch"),
-    _in(_PAUSED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
-    _in(_PAUSED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the receiving flow, above that"),
-    # --- its checkpoint is being rewritten: left only by completing, or by another fence ------------------------------
-    _in(_FENCING, Step.FENCED, _OWNED, Assign, "the fence for a flow is in place, that flow being bound or lost"),
-    _in(_FENCING, Step.FREED, _FREE, Assign, "the fence for nobody is in place"),
-    _in(_FENCING, Step.DROPPED, None, Assign, "the fence for nobody is in place and the partition was removed"),
-    _in(_FENCING, Step.STUCK, _FENCING, None, "its checkpoint cannot be rewritten: nobody else waits for it any more"),
-    _in(_FENCING, Step.GIVE, _FENCING, Fence, "another flow gets it: one epoch higher"),
-    _in(_FENCING, Step.RESTORE, _FENCING, Fence, "the receiving flow came back as a new instance: one epoch higher"),
     _in(
-        _FENCING, Step.RELEASE, _FENCING, Fence, "the receiving flow is lost, and no flow is bound when the delay ends"
+        Phase.FREE,
+        Step.FENCE,
+        Phase.FENCING,
+        {
+            Cause.GIVE: "it is mapped to a bound flow",
+            Cause.AHEAD: "its checkpoint says something else: for nobody, above that",
+        },
     ),
-    _in(_FENCING, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody, one higher"),
-    _in(_FENCING, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the same receiver, above that"),
+    _in(Phase.FREE, Step.DROP, None, {Cause.REMOVE: "the queue has fewer partitions now"}),
+    # --- a flow has it ------------------------------------------------------------------------------------------------
+    _in(Phase.OWNED, Step.PAUSE, Phase.PAUSED, {Cause.MOVE: "the plan moves it from one bound flow to another"}),
+    _in(
+        Phase.OWNED,
+        Step.FENCE,
+        Phase.FENCING,
+        {
+            Cause.GIVE: "its owner is lost and another flow takes it",
+            Cause.MOVE: "the plan moves it, and max-handoff-time is 0",
+            Cause.RESTORE: "its flow came back and still has its mapping: the same epoch again",
+            Cause.RELEASE: "its owner is lost, and no flow is bound when the delay ends: for nobody",
+            Cause.REMOVE: "the queue has fewer partitions now: for nobody",
+            Cause.AHEAD: "its checkpoint says something else: for the same owner, above that",
+        },
+    ),
+    # --- a flow has it and gets nothing new ---------------------------------------------------------------------------
+    _in(Phase.PAUSED, Step.RESUME, Phase.OWNED, {Cause.KEEP: "the receiving flow is lost: same owner, same epoch"}),
+    _in(
+        Phase.PAUSED,
+        Step.FENCE,
+        Phase.FENCING,
+        {
+            Cause.DRAINED: "its checkpoint says that its owner has nothing in hand: it is replaced if that is still so",
+            Cause.DEADLINE: "max-handoff-time is over",
+            Cause.LOST: "its owner is lost, the receiving flow is not",
+            Cause.REMOVE: "the queue has fewer partitions now: for nobody",
+            Cause.AHEAD: "its checkpoint says something else: for the receiving flow, above that",
+        },
+    ),
+    # --- its checkpoint is being rewritten: left only by completing, or by another fence ------------------------------
+    _in(Phase.FENCING, Step.ASSIGN, Phase.OWNED, {Cause.FENCED: "it is done for a flow, bound or lost"}),
+    _in(Phase.FENCING, Step.FREE, Phase.FREE, {Cause.FENCED: "it is done for nobody"}),
+    _in(Phase.FENCING, Step.DROP, None, {Cause.FENCED: "it is done for nobody, and the partition was removed"}),
+    _in(Phase.FENCING, Step.STICK, Phase.FENCING, {Cause.STUCK: "it cannot be rewritten: nobody else waits for it"}),
+    _in(
+        Phase.FENCING,
+        Step.FORCE,
+        Phase.FENCING,
+        {
+            Cause.DEADLINE: "it was drained and is open again, and max-handoff-time is over: it is replaced as it is",
+            Cause.LOST: "the same, and its owner is lost",
+        },
+    ),
+    _in(
+        Phase.FENCING,
+        Step.FENCE,
+        Phase.FENCING,
+        {
+            Cause.GIVE: "the receiving flow is lost, another one gets it: one epoch higher",
+            Cause.MOVE: "the plan moves it to another flow: one epoch higher",
+            Cause.RESTORE: "the receiving flow came back as a new instance: one epoch higher",
+            Cause.RELEASE: "the receiving flow is lost, and no flow is bound when the delay ends: for nobody",
+            Cause.REMOVE: "the queue has fewer partitions now: for nobody, one epoch higher",
+            Cause.AHEAD: "its checkpoint says something else: for the same receiver, above that",
+        },
+    ),
 )
 
 EDGES: Mapping[tuple[Phase, Step], Edge] = {(edge.phase, edge.step): edge for edge in TABLE}
@@ -89,56 +135,42 @@ EDGES: Mapping[tuple[Phase, Step], Edge] = {(edge.phase, edge.step): edge for ed
 def advance(
     partition: Partition,
     step: Step,
+    cause: Cause,
     *,
     to: Owner | None = None,
     deadline_s: float | None = None,
     found: int = 0,
     why: str = "",
 ) -> Partition | None:
-    """The partition after `step`, None if it is gone. Raises ValueError where the table has no such edge.
+    """The partition after `step`, None if it is gone. Raises ValueError where the table has no such edge or cause.
 
-    `to`: who gets it (GIVE, MOVE, RESTORE). `deadline_s`: when the pause ends at the latest (MOVE). `found`: the
-    epoch in the checkpoint (AHEAD). `why`: what keeps the fence from its place (STUCK).
+    `to`: who gets it (PAUSE, FENCE; None: nobody). `deadline_s`: when the pause ends at the latest (PAUSE). `found`:
+    the epoch in the checkpoint (AHEAD). `why`: what keeps the fence from its place (STICK).
     """
-    if (partition.phase, step) not in EDGES:
+    edge = EDGES.get((partition.phase, step))
+    if edge is None or cause not in edge.causes:
         raise ValueError(
-            f"partition {partition.partition} is {partition.phase.value}: it cannot take the step {step.value!r}"
+            f"partition {partition.partition} is {partition.phase.value}: it cannot take the step {step.value!r} "
+            f"({cause.value})"
         )
-    if step is Step.STUCK:
-        return replace(partition, stuck=why)
-    return _STEPS[step](partition, to, deadline_s, found)
-
-
-def action(before: Partition, step: Step, after: Partition | None, reason: str) -> Action | None:
-    """What follows from a step that was taken."""
-    kind = EDGES[before.phase, step].action
-    if kind is Assign:
-        return Assign(partition=before.partition, owner=before.to, epoch=before.to_epoch, reason=reason)
-    if after is None or kind is None:
-        return None
-    if kind is Fence:
-        return fence(after, reason)
-    if kind is Pause and after.owner is not None and after.to is not None:
-        return Pause(partition=after.partition, owner=after.owner, to=after.to, reason=reason)
-    if kind is Resume and after.owner is not None:
-        return Resume(partition=after.partition, owner=after.owner, reason=reason)
-    raise ValueError(f"partition {before.partition}: {step.value} gave {after}")
-
-
-def fence(partition: Partition, reason: str) -> Fence:
-    """The fence that a partition in FENCING waits for."""
-    return Fence(
-        partition=partition.partition,
-        owner=partition.owner,
-        owner_epoch=partition.epoch,
-        to=partition.to,
-        epoch=partition.to_epoch,
-        reports_lost=partition.reports_lost,
-        reason=reason,
-    )
-
-
-# --- the steps --------------------------------------------------------------------------------------------------------
+    match step:
+        case Step.PAUSE:
+            return replace(partition, phase=Phase.PAUSED, to=to, deadline_s=deadline_s)
+        case Step.RESUME:
+            return replace(partition, phase=Phase.OWNED, to=None, deadline_s=None)
+        case Step.FENCE:
+            return _fenced(partition, cause, to, found)
+        case Step.FORCE:
+            return replace(partition, drained=False, deadline_s=None)
+        case Step.ASSIGN:
+            phase, owner = Phase.OWNED, partition.to
+            return Partition(partition=partition.partition, phase=phase, epoch=partition.to_epoch, owner=owner)
+        case Step.FREE:
+            return Partition(partition=partition.partition, epoch=partition.to_epoch)
+        case Step.DROP:
+            return None
+        case Step.STICK:
+            return replace(partition, stuck=why)
 
 
 def next_epoch(partition: Partition, found: int = 0) -> int:
@@ -146,105 +178,17 @@ def next_epoch(partition: Partition, found: int = 0) -> int:
     return max(partition.epoch, partition.to_epoch, found) + 1
 
 
-def _fencing(partition: Partition, to: Owner | None, to_epoch: int, *, reports_lost: bool, removed: bool) -> Partition:
-    return Partition(
-        partition=partition.partition,
-        phase=_FENCING,
-        epoch=partition.epoch,
-        owner=partition.owner,
+def _fenced(partition: Partition, cause: Cause, to: Owner | None, found: int) -> Partition:
+    # Not while it is fenced: the former fence may be on its way, and both would have the same right.
+    is_same = cause is Cause.RESTORE and partition.phase is Phase.OWNED
+    # What was drained stays so, whoever gets it in the end, but for an owner of whom nothing is known.
+    drained = cause is Cause.DRAINED or (partition.drained and cause is not Cause.AHEAD)
+    return replace(
+        partition,
+        phase=Phase.FENCING,
         to=to,
-        to_epoch=to_epoch,
-        reports_lost=reports_lost,
-        removed=removed,
-        stuck=partition.stuck,  # another fence does not mend the checkpoint: what waited once does not wait again
+        to_epoch=partition.epoch if is_same else next_epoch(partition, found),
+        drained=drained,
+        deadline_s=partition.deadline_s if drained else None,
+        removed=partition.removed or cause is Cause.REMOVE,
     )
-
-
-def _give(partition: Partition, to: Owner | None, _deadline_s: float | None, _found: int) -> Partition:
-    return _fencing(
-        partition, to, next_epoch(partition), reports_lost=partition.reports_lost, removed=partition.removed
-    )
-
-
-def _to_receiver(partition: Partition, _to: Owner | None, deadline_s: float | None, found: int) -> Partition:
-    return _give(partition, partition.to, deadline_s, found)
-
-
-def _release(partition: Partition, _to: Owner | None, deadline_s: float | None, found: int) -> Partition:
-    return _give(partition, None, deadline_s, found)
-
-
-def _restore(partition: Partition, to: Owner | None, deadline_s: float | None, found: int) -> Partition:
-    if partition.phase is _FENCING:
-        # Not the same epoch again: the former fence may be on its way, and both would have the same right.
-        return _give(partition, to, deadline_s, found)
-    return _fencing(partition, to, partition.epoch, reports_lost=partition.reports_lost, removed=partition.removed)
-
-
-def _remove(partition: Partition, _to: Owner | None, _deadline_s: float | None, _found: int) -> Partition | None:
-    if partition.phase is _FREE:
-        return None
-    return _fencing(partition, None, next_epoch(partition), reports_lost=partition.reports_lost, removed=True)
-
-
-def _ahead(partition: Partition, _to: Owner | None, _deadline_s: float | None, found: int) -> Partition:
-    to = partition.owner if partition.phase is _OWNED else partition.to  # PAUSED: no use waiting for what is lost
-    return _fencing(partition, to, next_epoch(partition, found), reports_lost=True, removed=partition.removed)
-
-
-def _move(partition: Partition, to: Owner | None, deadline_s: float | None, _found: int) -> Partition:
-    return Partition(
-        partition=partition.partition,
-        phase=_PAUSED,
-        epoch=partition.epoch,
-        owner=partition.owner,
-        to=to,
-        deadline_s=deadline_s,
-        reports_lost=partition.reports_lost,
-    )
-
-
-def _keep(partition: Partition, _to: Owner | None, _deadline_s: float | None, _found: int) -> Partition:
-    return Partition(
-        partition=partition.partition,
-        phase=_OWNED,
-        epoch=partition.epoch,
-        owner=partition.owner,
-        reports_lost=partition.reports_lost,
-    )
-
-
-def _fenced(partition: Partition, _to: Owner | None, _deadline_s: float | None, _found: int) -> Partition:
-    return Partition(
-        partition=partition.partition,
-        phase=_OWNED,
-        epoch=partition.to_epoch,
-        owner=partition.to,
-        # What the former instance delivered at this epoch is still part of this epoch.
-        reports_lost=partition.reports_lost and partition.to_epoch == partition.epoch,
-    )
-
-
-def _freed(partition: Partition, _to: Owner | None, _deadline_s: float | None, _found: int) -> Partition:
-    return Partition(partition=partition.partition, phase=_FREE, epoch=partition.to_epoch)
-
-
-def _dropped(_partition: Partition, _to: Owner | None, _deadline_s: float | None, _found: int) -> None:
-    return None
-
-
-_STEPS = {
-    Step.GIVE: _give,
-    Step.MOVE: _move,
-    Step.KEEP: _keep,
-    Step.DRAINED: _to_receiver,
-    Step.DEADLINE: _to_receiver,
-    Step.OWNER_LOST: _to_receiver,
-    Step.RESTORE: _restore,
-    Step.RELEASE: _release,
-    Step.REMOVE: _remove,
-    Step.AHEAD: _ahead,
-    Step.FENCED: _fenced,
-    Step.FREED: _freed,
-    Step.DROPPED: _dropped,
-}

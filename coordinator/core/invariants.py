@@ -26,8 +26,8 @@ def broken_by_change(before: GroupState, after: GroupState) -> tuple[str, ...]:
 
 def _partition_fields(state: GroupState) -> Iterator[str]:
     for number, partition in state.partitions.items():
-        if partition.stuck and partition.phase is not Phase.FENCING:
-            yield f"partition {number} is {partition.phase.value} and stuck"
+        if (partition.stuck or partition.drained) and partition.phase is not Phase.FENCING:
+            yield f"partition {number} is {partition.phase.value} and stuck, or drained"
         if number != partition.partition or number < 0:
             yield f"{partition.partition} stands at {number}"
         wrong = _FIELDS[partition.phase](partition)
@@ -38,7 +38,6 @@ def _partition_fields(state: GroupState) -> Iterator[str]:
 def _free(partition: Partition) -> str:
     if partition.owner is not None or partition.to is not None:
         return "names a flow"
-    # `reports_lost`: its checkpoint shows an owner that the state has forgotten.
     if partition.removed or partition.to_epoch or partition.deadline_s is not None:
         return "waits for something"
     return ""
@@ -69,8 +68,8 @@ def _fencing(partition: Partition) -> str:
     )
     if partition.to_epoch < partition.epoch or (partition.to_epoch == partition.epoch and not again):
         return f"would not raise epoch {partition.epoch}"
-    if partition.deadline_s is not None:
-        return "has a deadline"
+    if (partition.deadline_s is not None) != partition.drained:
+        return "has a deadline, or none"
     return "would go to a flow although it was removed" if partition.removed and partition.to is not None else ""
 
 

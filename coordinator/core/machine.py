@@ -1,12 +1,11 @@
-"""`decide`, the only way in which a group's state changes, and what follows from a state by itself."""
+"""`decide`, the only way in which a group's state changes, and what a state waits for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.core import flow_events, handoff, rebalance
-from coordinator.core.actions import Action, Fence
+from coordinator.core import flow_events, rebalance
 from coordinator.core.draft import Draft
 from coordinator.core.events import (
     CheckpointAhead,
@@ -18,19 +17,19 @@ from coordinator.core.events import (
     PartitionDrained,
     PartitionFenced,
     QueueAltered,
-    ReportsLost,
     Tick,
 )
-from coordinator.core.handoff import Step
+from coordinator.core.handoff import Cause, Step
+from coordinator.core.told import Told
 from partq_spark.group.model import GroupState, Partition, Phase, RebalanceStatus
 
 
-def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
-    """The state after `event`, and what follows from it. The same arguments give the same answer.
+def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Told, ...]]:
+    """The state after `event`, and what is to be told of it, in order, once that is written. The same arguments give
+    the same answer.
 
     The very same `state` object comes back if nothing changed. Call it with `Tick` when `next_deadline` has passed.
-    The actions are in order, and to be carried out after the new state was written. An event that is merely late
-    changes nothing; one that cannot happen (partition -1) raises ValueError.
+    An event that is merely late changes nothing; one that cannot happen (partition -1) raises ValueError.
     """
     draft = Draft(state, now_s)
     match event:
@@ -46,8 +45,6 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
             _stuck(draft, event)
         case CheckpointAhead():
             _ahead(draft, event)
-        case ReportsLost():
-            _reports_lost(draft, event)
         case QueueAltered():
             _altered(draft, event)
         case Tick():
@@ -57,26 +54,22 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
     return draft.finish()
 
 
-def pending(state: GroupState) -> tuple[Fence, ...]:
-    """The fences that this state waits for, one for each partition in FENCING: what a new leader has to finish."""
-    return tuple(
-        handoff.fence(partition, "begun before")
-        for partition in state.partitions.values()
-        if partition.phase is Phase.FENCING
-    )
+def pending(state: GroupState) -> tuple[Partition, ...]:
+    """The partitions whose checkpoints are to be rewritten for their `to`: what a new leader has to finish."""
+    return tuple(partition for partition in state.partitions.values() if partition.phase is Phase.FENCING)
 
 
 def next_deadline(state: GroupState) -> float | None:
     """When the next `Tick` is due, in the clock of `now_s`; None if nothing runs."""
-    if state.status is not RebalanceStatus.REBALANCING:
-        return state.holddown_until_s
-    return min((p.deadline_s for p in state.partitions.values() if p.deadline_s is not None), default=None)
+    due = [each.deadline_s for each in state.partitions.values() if each.deadline_s is not None]
+    return min([*due, *([state.holddown_until_s] if state.holddown_until_s is not None else [])], default=None)
 
 
 def _drained(draft: Draft, event: PartitionDrained) -> None:
     partition = draft.partitions.get(event.partition)
     if partition is not None and partition.phase is Phase.PAUSED and partition.epoch == event.epoch:
-        draft.step(event.partition, Step.DRAINED, "all that was delivered is acknowledged")
+        reason = "all that was delivered is acknowledged"
+        draft.step(event.partition, Step.FENCE, Cause.DRAINED, reason, to=partition.to)
 
 
 def _fenced(draft: Draft, event: PartitionFenced) -> None:
@@ -85,8 +78,8 @@ def _fenced(draft: Draft, event: PartitionFenced) -> None:
         return
     if (partition.to, partition.to_epoch) != (event.owner, event.epoch):
         return
-    step = Step.FENCED if partition.to is not None else Step.DROPPED if partition.removed else Step.FREED
-    draft.step(event.partition, step, "the fence is in place")
+    step = Step.ASSIGN if partition.to is not None else Step.DROP if partition.removed else Step.FREE
+    draft.step(event.partition, step, Cause.FENCED, "the fence is in place")
     rebalance.end_if_done(draft)
 
 
@@ -95,7 +88,7 @@ def _stuck(draft: Draft, event: FenceStuck) -> None:
     if partition is None or partition.phase is not Phase.FENCING or partition.to_epoch != event.epoch:
         return
     if not partition.stuck:  # the first reason stays, so that nothing is written again and again
-        draft.step(event.partition, Step.STUCK, event.reason)
+        draft.step(event.partition, Step.STICK, Cause.STUCK, event.reason)
         rebalance.end_if_done(draft)
 
 
@@ -108,20 +101,10 @@ def _ahead(draft: Draft, event: CheckpointAhead) -> None:
     else:
         known = partition.epoch - 1
     if event.epoch > known:
-        draft.step(event.partition, Step.AHEAD, f"its checkpoint is at epoch {event.epoch}", found=event.epoch)
-
-
-def _reports_lost(draft: Draft, event: ReportsLost) -> None:
-    if event.incarnation == draft.incarnation:
-        return
-    draft.incarnation = event.incarnation
-    draft.put(
-        *(
-            replace(partition, reports_lost=True)
-            for partition in draft.partitions.values()
-            if partition.owner is not None and not partition.reports_lost
-        )
-    )
+        # PAUSED: no use waiting for what is lost
+        to = partition.owner if partition.phase is Phase.OWNED else partition.to
+        reason = f"its checkpoint is at epoch {event.epoch}"
+        draft.step(event.partition, Step.FENCE, Cause.AHEAD, reason, to=to, found=event.epoch)
 
 
 def _altered(draft: Draft, event: QueueAltered) -> None:
@@ -132,15 +115,13 @@ def _altered(draft: Draft, event: QueueAltered) -> None:
     again = [replace(p, removed=False) for p in draft.partitions.values() if p.removed and p.partition in wanted]
     new = [
         # A checkpoint above the last epoch that is known here: the store has lost that somebody had the partition.
-        Partition(
-            partition=number,
-            epoch=max(draft.retired.get(number, 0), event.epochs.get(number, 0)),
-            reports_lost=event.epochs.get(number, 0) > draft.retired.get(number, 0),
-        )
+        Partition(partition=number, epoch=max(draft.retired.get(number, 0), event.epochs.get(number, 0)))
         for number in sorted(wanted - draft.partitions.keys())
     ]
     gone = [p for p in draft.partitions.values() if p.partition not in wanted and not p.removed]
     access_changed = draft.settings.access_type is not event.settings.access_type
+    if draft.settings != event.settings or again or new or gone:
+        draft.told.append(Told(event="queue_altered", reason=_altered_to(event)))
     draft.settings = event.settings
     if not (again or new or gone or access_changed):
         return
@@ -164,16 +145,24 @@ def _remove(draft: Draft, gone: list[Partition]) -> None:
         if partition.phase is Phase.FENCING and partition.to is None:
             draft.put(replace(partition, removed=True))
         else:
-            draft.step(partition.partition, Step.REMOVE, "the queue does not have it any more")
+            step = Step.DROP if partition.phase is Phase.FREE else Step.FENCE
+            draft.step(partition.partition, step, Cause.REMOVE, "the queue does not have it any more")
+
+
+def _altered_to(event: QueueAltered) -> str:
+    settings = event.settings
+    return (
+        f"the queue's head says so: {len(event.partitions)} partitions, {settings.access_type.value}, rebalance delay "
+        f"{settings.rebalance_delay_s:g} s, max-handoff-time {settings.max_handoff_time_s:g} s"
+    )
 
 
 def _tick(draft: Draft) -> None:
-    if draft.status is RebalanceStatus.HOLDDOWN:
-        if draft.holddown_until_s is not None and draft.holddown_until_s <= draft.now_s:
-            holdings = draft.holdings()
-            reason = rebalance.need(holdings, draft.settings)
-            rebalance.start(draft, holdings, f"the rebalance delay is over: {reason}")
-    elif draft.status is RebalanceStatus.REBALANCING:
-        for number, partition in list(draft.partitions.items()):
-            if partition.deadline_s is not None and partition.deadline_s <= draft.now_s:
-                draft.step(number, Step.DEADLINE, "max-handoff-time is over")
+    for number, partition in list(draft.partitions.items()):
+        if partition.deadline_s is not None and partition.deadline_s <= draft.now_s:
+            step = Step.FENCE if partition.phase is Phase.PAUSED else Step.FORCE
+            draft.step(number, step, Cause.DEADLINE, "max-handoff-time is over", to=partition.to)
+    if draft.holddown_until_s is not None and draft.holddown_until_s <= draft.now_s:
+        holdings = draft.holdings()
+        reason = rebalance.need(holdings, draft.settings)
+        rebalance.start(draft, holdings, f"the rebalance delay is over: {reason}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from coordinator.core import assignment
 from coordinator.core.draft import Draft, Holdings, is_in_handoff, survey
-from coordinator.core.handoff import Step
+from coordinator.core.handoff import Cause, Step
 from partq_spark.group.model import AccessType, GroupSettings, GroupState, Owner, Phase, RebalanceStatus
 
 
@@ -87,7 +87,7 @@ def start(draft: Draft, holdings: Holdings, reason: str) -> None:
     else:
         for owner in holdings.lost:
             for number in holdings.held[owner]:
-                draft.step(number, Step.RELEASE, f"{owner.flow} is lost and no flow is bound")
+                draft.step(number, Step.FENCE, Cause.RELEASE, f"{owner.flow} is lost and no flow is bound")
     if not is_in_handoff(draft):
         _ready(draft, "nothing has to move")
 
@@ -108,16 +108,16 @@ def _spread(draft: Draft, holdings: Holdings) -> None:
     for move in plan.moves:
         reason = f"balance: {move.giver.flow} has more partitions than {move.receiver.flow}"
         if at_once or draft.partitions[move.partition].phase is Phase.FENCING:
-            draft.step(move.partition, Step.GIVE, reason, to=move.receiver)
+            draft.step(move.partition, Step.FENCE, Cause.MOVE, reason, to=move.receiver)
         else:
-            draft.step(move.partition, Step.MOVE, reason, to=move.receiver, deadline_s=deadline_s)
+            draft.step(move.partition, Step.PAUSE, Cause.MOVE, reason, to=move.receiver, deadline_s=deadline_s)
 
 
 def _map(draft: Draft, holdings: Holdings, plan: assignment.Assignment) -> None:
     nobodys = set(holdings.unheld)
     for number, owner in plan.given:
         reason = "it had no flow" if number in nobodys else "its flow is lost"
-        draft.step(number, Step.GIVE, reason, to=owner)
+        draft.step(number, Step.FENCE, Cause.GIVE, reason, to=owner)
 
 
 def _take_over(draft: Draft, holdings: Holdings) -> bool:
@@ -127,7 +127,8 @@ def _take_over(draft: Draft, holdings: Holdings) -> bool:
         return False
     for owner, standby in zip(lost, idle, strict=False):
         for number in holdings.held[owner]:
-            draft.step(number, Step.GIVE, f"standby {standby.flow} takes over from {owner.flow}", to=standby)
+            reason = f"standby {standby.flow} takes over from {owner.flow}"
+            draft.step(number, Step.FENCE, Cause.GIVE, reason, to=standby)
     return True
 
 

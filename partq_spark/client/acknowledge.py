@@ -18,14 +18,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import ACKNOWLEDGE, SpanSubject, around
 from partq_spark.client.arguments import checked
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
-from partq_spark.query.notify import PAGE, Address, Requester
+from partq_spark.query.notify import Address, Requester
 
 TIMEOUT_S: Final = 30.0
 """For one question. A reader that is busy with a store that does not answer cannot answer either."""
@@ -73,22 +73,10 @@ class Acknowledger:
         """What the flow has now, with the epochs of its last micro-batch. Waits for a reader process that is just
         being started. Raises `Unavailable` if none answers.
         """
-        partitions: dict[int, Held] = {}
-        lost: set[int] = set()
-        after = -1
-        process: str | None = None
-        while True:
-            answer = self._line.ask({"do": "in_hand", "after": after})
-            if process not in (None, answer["process"]):  # replaced in between: what it had is void
-                partitions, lost, after, process = {}, set(), -1, None
-                continue
-            process = str(answer["process"])
-            page = {int(partition): Held(*map(int, held)) for partition, held in answer["p"].items()}
-            partitions |= page
-            lost.update(map(int, answer["lost"]))
-            if not answer["more"]:
-                return InHand(self._line, process, partitions, frozenset(lost), self._where)
-            after = max([*partitions, *lost])
+        answer = self._line.ask({"do": "in_hand"})
+        partitions = {int(partition): Held(*map(int, held)) for partition, held in answer["p"].items()}
+        lost = frozenset(map(int, answer["lost"]))
+        return InHand(self._line, str(answer["process"]), partitions, lost, self._where)
 
 
 @checked
@@ -129,20 +117,16 @@ class InHand:
                     f"partition {partition} cannot be acknowledged up to {offset}: {end}. Offsets are exclusive: give "
                     "the offset of the last message that is dealt with plus one, and ask in_hand() in each batch"
                 )
-        still: set[int] = set()
-        positions = [
-            (str(p), [self.partitions[p].epoch, offset, self.partitions[p].round])
+        positions = {
+            str(p): [self.partitions[p].epoch, offset, self.partitions[p].round]
             for p, offset in sorted(offsets.items())
             if p not in self.lost
-        ]
+        }
         if not positions:
             return frozenset()
         with around(ACKNOWLEDGE, self._where):
-            for at in range(0, len(positions), PAGE):
-                page: dict[str, Any] = dict(positions[at : at + PAGE])
-                answer = self._line.ask({"do": "acknowledge", "process": self.process, "p": page})
-                still.update(map(int, answer["still"]))
-        return frozenset(still)
+            answer = self._line.ask({"do": "acknowledge", "process": self.process, "p": positions})
+        return frozenset(map(int, answer["still"]))
 
 
 @dataclass(slots=True)

@@ -14,13 +14,12 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.base.terminal import ranges
 from partq_spark.client.addresses import opened_ownership, ownership_for, time_us
 from partq_spark.client.altering import announce
-from partq_spark.group.checkpoint import acknowledged_to
-from partq_spark.group.lifecycle import checkpoints_of, key_of
+from partq_spark.group.in_queue import checkpoints_of, key_of, progress_of
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
 from partq_spark.log import tree
 from partq_spark.log.admin import group_of
-from partq_spark.log.model import Origin, group_start
+from partq_spark.log.model import Origin
 from partq_spark.log.queue import QueueLog
 
 EARLIEST = "earliest"
@@ -108,8 +107,8 @@ class RewindUnfinished(Unavailable):
 def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
     """Raises `Invalid` for a group that there is not."""
     head = queue.refresh()
-    found_group = group_of(queue, head, group)
-    found, damaged = checkpoints_of(queue, group).list_readable()
+    progress = progress_of(queue, group, head)
+    found, damaged = progress.checkpoints, progress.damaged
     made: list[PartitionCheckpoint | DamagedCheckpoint] = []
     for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
         if number in damaged:
@@ -123,7 +122,7 @@ def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
                 epoch=checkpoint.epoch if checkpoint is not None else 0,
                 flow=owner.flow if owner is not None else None,
                 instance=owner.instance if owner is not None else None,
-                acknowledged=acknowledged_to(checkpoint, group_start(found_group, number)),
+                acknowledged=progress.acknowledged(number),
                 end=head.next[number],
                 redelivered_below=checkpoint.redelivered_below if checkpoint is not None else 0,
                 updated=checkpoint.updated if checkpoint is not None else None,

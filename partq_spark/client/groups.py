@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.client.addresses import opened_ownership, ownership_for, ownership_url
 from partq_spark.group import codec, lifecycle
+from partq_spark.group.in_queue import key_of, progress_of
 from partq_spark.group.lifecycle import GroupSummary, Remains
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import admin
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import group_kind
-from partq_spark.log.model import Group, Head, at, group_start
+from partq_spark.log.model import Group, Head, at
 from partq_spark.log.publish_times import published_us
 
 if TYPE_CHECKING:
@@ -123,26 +124,13 @@ def _require_nobody(
 
 def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupView:
     """One look at everything: the lease first, so that its timers are never older than what they belong to."""
-    head = queue.refresh()
-    group_of(queue, head, group)
-    key = lifecycle.key_of(queue, group)
-    checkpoints, damaged = lifecycle.checkpoints_of(queue, group).list_readable()
-    nothing = GroupReading(
-        key=key,
-        ends=head.next,
-        starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
-        layout_partitions=head.partitions,
-        checkpoints=checkpoints,
-        head=head,
-        kept=False,
-        ownership=head.groups[key.group].ownership,
-    )
+    progress = progress_of(queue, group, queue.refresh())
+    nothing = GroupReading(key=key_of(queue, group), progress=progress, kept=False)
     try:
-        seen = nothing if ownership is None else _seen(nothing, head, ownership)
+        seen = nothing if ownership is None else _seen(nothing, ownership)
     except (Unavailable, Invalid) as problem:
         seen = replace(nothing, away=str(problem))
-    made = view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
-    return _with_lag_s(queue, made)
+    return _with_lag_s(queue, view(seen))
 
 
 def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
@@ -169,9 +157,9 @@ def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
     return replace(made, partitions=tuple(replace(each, lag_s=lag_s(each)) for each in made.partitions))
 
 
-def _seen(nothing: GroupReading, head: Head, ownership: Ownership) -> GroupReading:
+def _seen(nothing: GroupReading, ownership: Ownership) -> GroupReading:
     """With what the ownership says. Raises `Unavailable`, and `Invalid` if it cannot be used as it was given."""
-    key = nothing.key
+    key, queue_id = nothing.key, nothing.progress.head.queue_id
     lease = state = found = None
     lease_damage = state_damage = ""
     try:
@@ -184,7 +172,7 @@ def _seen(nothing: GroupReading, head: Head, ownership: Ownership) -> GroupReadi
             state = codec.decode_state(found.body, 0.0, f"state of group {key}")
     except Corrupt as problem:
         state_damage = str(problem)
-    if state is not None and state.queue_id != head.queue_id:
+    if state is not None and state.queue_id != queue_id:
         state = None  # of a queue that was deleted: no coordinator has come by since
     flows = ownership.look_at_flows(key)
     return replace(
@@ -193,8 +181,8 @@ def _seen(nothing: GroupReading, head: Head, ownership: Ownership) -> GroupReadi
         state=state,
         state_token=found.token if isinstance(found, StateDocument) else None,
         state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
-        records={flow: record for flow, record in flows.records.items() if record.queue_id == head.queue_id},
-        beats_age_s=flows.beats_age_s,
+        records={flow: record for flow, record in flows.records.items() if record.queue_id == queue_id},
+        beats_age_s={flow: beat.age_s for flow, beat in flows.beats.items()},
         damaged_flows={flow: str(problem) for flow, problem in flows.damaged.items()},
         state_damage=state_damage,
         lease_damage=lease_damage,

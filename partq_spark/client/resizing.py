@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partq_spark.group.checkpoint import acknowledged_to
-from partq_spark.group.checkpoints import Checkpoint
-from partq_spark.group.lifecycle import checkpoints_of
+from partq_spark.group.in_queue import GroupProgress, progress_of
 from partq_spark.log import layouts, tree
-from partq_spark.log.model import Group, Head, at, group_start
+from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import limits
 
@@ -104,12 +102,12 @@ def planned_resize(
 
 def group_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...]:
     """What every group of `head` has left of earlier layouts, by its checkpoints; `head` may be one that is to come."""
-    return tuple(_group_plan_of(queue, head, name, group) for name, group in sorted(head.groups.items()))
+    return tuple(_group_plan_of(queue, head, name) for name in sorted(head.groups))
 
 
-def _group_plan_of(queue: QueueLog, head: Head, name: str, group: Group) -> GroupPlan:
-    found, damaged = checkpoints_of(queue, name, head).list_readable()
-    return group_plan(head, name, acknowledged(head, group, found), unread=sorted(damaged))
+def _group_plan_of(queue: QueueLog, head: Head, name: str) -> GroupPlan:
+    progress = progress_of(queue, name, head)
+    return group_plan(head, name, acknowledged(progress), unread=sorted(progress.damaged))
 
 
 # --- pure -------------------------------------------------------------------------------------------------------------
@@ -120,12 +118,10 @@ def count_change(before: int, after: int) -> CountChange:
     return CountChange(from_=before, to=after, new=tuple(range(before, after)), removed=tuple(range(after, before)))
 
 
-def acknowledged(head: Head, group: Group, found: Mapping[int, Checkpoint]) -> dict[int, int]:
-    """How far a group is in every partition; where nothing says so, where it begins."""
-    positions: dict[int, int] = {}
-    for partition, earliest in enumerate(head.earliest):
-        positions[partition] = max(acknowledged_to(found.get(partition), group_start(group, partition)), earliest)
-    return positions
+def acknowledged(progress: GroupProgress) -> dict[int, int]:
+    """How far a group is in every partition, as those see it who wait for it."""
+    earliest = progress.head.earliest
+    return {partition: max(done, at(earliest, partition)) for partition, done in progress.done_of_all.items()}
 
 
 def group_plan(head: Head, group: str, done: Mapping[int, int], *, unread: Sequence[int] = ()) -> GroupPlan:

@@ -17,15 +17,14 @@ from typing import Final
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.base.retry import Backoff, Retry
-from partq_spark.group import claims
 from partq_spark.group.codec import decode_state
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
+from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.model import FlowRecord, GroupState
 from partq_spark.group.ownership import Beat, Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged
 
 MAX_TRIES: Final = 5
 MOVES_OF_THE_LIVING: Final = 2
-MAX_FORMER: Final = 8  # more than the coordinator misses in the ordinary; what it cannot see counts as delivered
 LONGEST_WATCH_S: Final = 3600.0  # whatever a foreign record asks for
 
 _WATCH_INTERVAL_S: Final = 0.1
@@ -39,20 +38,31 @@ class _UnknownOutcome(Exception):
 
 class Life:
     """One instance's time as a bound flow. The heartbeat's thread and the main thread both write to it: each attribute
-    is one assignment, and whichever comes last of two renewals is true.
+    is one assignment, and whichever comes last of two renewals is true. `says` is what its next heartbeat says.
     """
 
-    __slots__ = ("ended", "instance", "note", "renewed_s", "seen", "session_timeout_s", "state_token", "updates")
+    __slots__ = (
+        "ended",
+        "instance",
+        "lives",
+        "renewed_s",
+        "says",
+        "seen",
+        "session_timeout_s",
+        "state_token",
+        "updates",
+    )
 
-    def __init__(self, instance: str, session_timeout_s: float, renewed_s: float) -> None:
-        self.instance = instance
-        self.session_timeout_s = session_timeout_s
+    def __init__(self, says: FlowRecord, renewed_s: float, lives: int) -> None:
+        self.says = says
+        self.lives = lives  # of the store, when it bound
+        self.instance = says.instance
+        self.session_timeout_s = says.session_timeout_s
         self.renewed_s = renewed_s  # before the last renewal that succeeded was sent
         self.state_token: str | None = None  # as the last heartbeat found it
         self.ended = ""  # why
         self.seen = False  # the coordinator has taken notice of it
         self.updates = 0  # FlowChangeUpdates passed on
-        self.note: str | None = ""  # what its record says to people; None: nobody knows
 
     def renew(self, sent_s: float) -> None:
         """A renewal that was sent at `sent_s` has succeeded."""
@@ -62,8 +72,12 @@ class Life:
         """Until the group may take this instance for gone, by this process's own clock."""
         return self.renewed_s + self.session_timeout_s - now_s
 
-    def is_alive(self, now_s: float) -> bool:
-        """A guard: the group cannot have taken this instance for gone. One that was silent for too long has ended."""
+    def is_alive(self, now_s: float, lives: int) -> bool:
+        """A guard: the group cannot have taken this instance for gone. One that was silent for too long has ended, and
+        so has one of a former life of the store: a state of which it knows that it has not changed may be a copy.
+        """
+        if lives != self.lives:
+            self.end("what keeps the ownership lives anew, and may have jumped back")
         if self.left_s(now_s) <= 0:
             self.end(f"nothing was renewed for {self.session_timeout_s:g} s (sessionTimeout)")
         return not self.ended
@@ -88,23 +102,22 @@ class Binder:
     def __init__(
         self,
         ownership: Ownership,
-        key: GroupKey,
-        queue_id: str,
+        group: GroupInQueue,
         flow: str,
         *,
         session_timeout_s: float,
         effects: Effects,
     ) -> None:
         self._ownership = ownership
-        self._key = key
-        self._queue_id = queue_id
+        self._key = group.key
+        self._queue_id = group.queue_id
         self._flow = flow
         self._session_timeout_s = session_timeout_s
         self._effects = effects
         self._own_instances: deque[str] = deque(maxlen=64)  # more than one process can have left behind unseen
 
-    def bind(self, mapping: Mapping[int, int], own: Mapping[int, Delivery]) -> Life:
-        """Bind as a new instance, presenting `mapping` (partition to epoch) and `own` deliveries.
+    def bind(self, mapping: Mapping[int, int]) -> Life:
+        """Bind as a new instance, presenting `mapping` (partition to epoch).
 
         Takes up to the former instance's session timeout after its last beat if that may still live. Raises `Invalid`
         if it does, `Unavailable` if the store does not answer.
@@ -113,7 +126,7 @@ class Binder:
         backoff = self._backoff()
         for _ in range(MAX_TRIES):
             try:
-                return self._bind(mapping, own)
+                return self._bind(mapping)
             except (Conflict, Reincarnated) as error:  # a heartbeat that was under way, another process, a restart
                 cause = error
             except _UnknownOutcome as error:
@@ -123,42 +136,31 @@ class Binder:
             f"flow {self._flow!r} of group {self._key} could not be bound in {MAX_TRIES} tries: {cause}; try again"
         ) from cause
 
-    def _bind(self, mapping: Mapping[int, int], own: Mapping[int, Delivery]) -> Life:
-        incarnation = self._ownership.incarnation()
+    def _bind(self, mapping: Mapping[int, int]) -> Life:
+        lives = self._ownership.lives
         found = self._ownership.read_flow(self._key, self._flow)
         if found is not None and found[0].bound and not self._is_own(found[0].instance):
             found = self._watch(*found)
-        replaces: Beat | None = None
-        deliveries: Mapping[int, Delivery] = own
-        former: tuple[str, ...] = ()
-        if found is not None:
-            record, replaces = found
-            if record.incarnation == incarnation and record.queue_id == self._queue_id:
-                deliveries = claims.merged(record.deliveries, own, by_itself=self._is_own(record.instance))
-                former = (record.instance, *record.former)[:MAX_FORMER]
         instance = self._effects.token()
         self._own_instances.append(instance)
         record = FlowRecord(
             flow=self._flow,
             instance=instance,
             queue_id=self._queue_id,
-            incarnation=incarnation,
             bound=True,
             session_timeout_s=self._session_timeout_s,
             mapping=dict(mapping),
-            deliveries=deliveries,
-            former=former,
         )
         sent_s = self._effects.now_s()
         try:
-            self._ownership.bind(self._key, record, replaces=replaces)
+            self._ownership.bind(self._key, record, replaces=found[1] if found is not None else None)
         except Reincarnated:
             raise
         except Unavailable as error:
             # Always another instance: it reads first, and finds this one as its own if the bind took place.
             raise _UnknownOutcome from error
         _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
-        return Life(instance, self._session_timeout_s, sent_s)
+        return Life(record, sent_s, lives)
 
     def leave(self, life: Life) -> None:
         """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
@@ -167,7 +169,7 @@ class Binder:
             try:
                 return self._ownership.unbind(self._key, self._flow, life.instance)
             except Reincarnated:
-                return None  # its record belongs to a former life of the store
+                return None  # it belongs to a former life of the store
             except Unavailable as error:
                 backoff.pause(error)
 

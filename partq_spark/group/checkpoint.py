@@ -18,6 +18,9 @@ from partq_spark.log.model import Origin
 _REPAIR: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
 
 NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+UNBOUNDED: Final = 2**63 - 1
+"""As an offset: any message that there is, and that ever will be."""
+
 _PUBLISH = re.compile(r"[0-9]{1,19}:[0-9]{1,19}:[!-9;-~]*", re.ASCII)
 _NAME = re.compile(r"[!-~]+", re.ASCII)
 
@@ -27,12 +30,11 @@ class Checkpoint:
     """One version of a partition's checkpoint.
 
     `offset` is the next message to deliver: everything before it is acknowledged; None where offsets are not kept
-    (`checkpoints=none`). Messages below `redelivered_below` may have been delivered before. `updated` is the writer's
-    own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to. `rewound`: it was
-    taken from its owner by a rewind, and nobody was given it since; that owner may have delivered more than is marked.
-    `delivering`: the owner has the group to itself, and may have delivered any message that there is: it says how far
-    it came when it leaves, and one that was killed has not. `origin`: the newest publish that the owner had read when
-    it acknowledged `offset`, None if nobody can tell.
+    (`checkpoints=none`). Messages below `redelivered_below` may have been delivered by an earlier owner or instance. Up
+    to `may_reach` the present owner may have delivered; where offsets are not kept it is `UNBOUNDED` while the owner
+    has anything in hand. `updated` is the writer's own clock (RFC 3339), for people. `etag` is None in a listing: such
+    a one cannot be written to. `origin`: the newest publish that the owner had read when it acknowledged `offset`, None
+    if nobody can tell.
 
     The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
     continues (RES-05): it has no owner, no offset and no mark. So does that of a group that was removed and made again
@@ -45,18 +47,28 @@ class Checkpoint:
     owner: Owner | None
     offset: int | None
     redelivered_below: int
+    may_reach: int
     updated: str
     queue_id: str
     since: int
     etag: str | None
-    rewound: bool = False
-    delivering: bool = False
     origin: Origin | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its owner may have something in hand; else it is closed."""
+        return self.may_reach > self.offset if self.offset is not None else self.may_reach == UNBOUNDED
+
+    @property
+    def marked_below(self) -> int:
+        """Below this the next owner marks what it delivers."""
+        # Without an offset the next owner begins at the group's start, whatever was in hand.
+        return max(self.redelivered_below, self.may_reach if self.is_open or self.offset is None else 0)
 
     @property
     def is_void(self) -> bool:
         """Nothing of it counts but the epoch: a former queue or a former group left it."""
-        return self.owner is None and self.offset is None and self.redelivered_below == 0 and not self.rewound
+        return self.owner is None and self.offset is None and self.redelivered_below == self.may_reach == 0
 
     def is_of(self, queue_id: str, owner: Owner | None, epoch: int) -> bool:
         """Exactly this queue's, flow's, instance's and epoch's."""
@@ -64,10 +76,19 @@ class Checkpoint:
 
 
 def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
-    """The offset before which a group has acknowledged everything of a partition: `start`, where the group begins in
-    it, if there is no checkpoint, or one without an offset.
+    """The offset before which a group has acknowledged everything of a partition, for good: `start`, where the group
+    begins in it, if there is no checkpoint, or one without an offset.
     """
     return checkpoint.offset if checkpoint is not None and checkpoint.offset is not None else start
+
+
+def done_to(checkpoint: Checkpoint | None, start: int) -> int:
+    """The same for those who wait for the partition: where offsets are not kept, a closed one says how far its owner
+    is.
+    """
+    if checkpoint is None or checkpoint.offset is not None or checkpoint.is_open:
+        return acknowledged_to(checkpoint, start)
+    return max(checkpoint.may_reach, start)
 
 
 def is_without_offset(checkpoint: Checkpoint) -> bool:
@@ -87,6 +108,7 @@ def decode(
     epoch = int(_field(name, metadata, "epoch", NUMBER))
     offset = int(_field(name, metadata, "offset", NUMBER)) if "offset" in metadata else None
     below = int(_field(name, metadata, "redelivered_below", NUMBER))
+    may_reach = int(_field(name, metadata, "may_reach", NUMBER))
     owner = None
     if "flow" in metadata or "instance" in metadata:
         owner = Owner(_field(name, metadata, "flow", _NAME), _field(name, metadata, "instance", _NAME))
@@ -98,12 +120,11 @@ def decode(
         owner=None if former else owner,
         offset=None if former else offset,
         redelivered_below=0 if former else below,
+        may_reach=0 if former else max(may_reach, offset or 0),
         updated=metadata.get("updated", ""),
         queue_id=written_for,
         since=since if removed_since else written_since,
         etag=etag,
-        rewound=not former and "rewound" in metadata,
-        delivering=not former and "delivering" in metadata,
         origin=_origin(name, metadata) if not former and "publish" in metadata else None,
     )
 
@@ -118,6 +139,7 @@ def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
     metadata = {
         "epoch": str(checkpoint.epoch),
         "redelivered_below": str(checkpoint.redelivered_below),
+        "may_reach": str(checkpoint.may_reach),
         "updated": checkpoint.updated,
         "queue_id": checkpoint.queue_id,
         "since": str(checkpoint.since),
@@ -126,10 +148,6 @@ def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
         metadata["offset"] = str(checkpoint.offset)
     if checkpoint.owner is not None:
         metadata["flow"], metadata["instance"] = checkpoint.owner
-    if checkpoint.rewound:
-        metadata["rewound"] = "1"
-    if checkpoint.delivering:
-        metadata["delivering"] = "1"
     if checkpoint.origin is not None:
         metadata["publish"] = ":".join(map(str, checkpoint.origin))
     return sealed(metadata)

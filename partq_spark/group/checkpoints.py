@@ -1,9 +1,8 @@
 """How far a group has acknowledged each partition, and whose the partition is: one small blob per partition (seed 004).
 
 A checkpoint carries the fence: a flow that lost a partition fails at its next write, however late that arrives
-(CHK-05). It is changed by compare-and-swap only, and only forward in (epoch, offset) (CHK-04). Its owner moves the
-offset (`update_checkpoint`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch
-(`rewind`).
+(CHK-05). It is changed by compare-and-swap only, and only forward in (epoch, offset) (CHK-04). Its owner says how far
+it is (`write`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch (`rewind`).
 
 Nothing here knows who should have what, nor when a checkpoint is to be written. Reading is tried again by the object
 store; a swap whose outcome is unknown is settled by reading (`objects.register`).
@@ -17,14 +16,14 @@ from dataclasses import dataclass, replace
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError
 from partq_spark.base.timestamps import format_rfc3339
-from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode
+from partq_spark.group.checkpoint import NUMBER, UNBOUNDED, Checkpoint, decode, encode
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log.groups import removed
 from partq_spark.log.model import Origin
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries
 
-__all__ = ["Checkpoint", "CheckpointStore", "FenceRefused", "Rewound", "checkpoint_folder"]
+__all__ = ["Checkpoint", "CheckpointStore", "FenceRefused", "NotDrained", "Rewound", "checkpoint_folder"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +42,10 @@ class FenceRefused(Conflict):
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch
+
+
+class NotDrained(Conflict):
+    """A drained fence met a checkpoint that is open: its owner raised it before it knew of the pause, and closes it."""
 
 
 def checkpoint_folder(key: GroupKey) -> str:
@@ -138,28 +141,28 @@ class CheckpointStore:
         epoch: int,
         replaces: Owner | None = None,
         start: int | None,
-        delivered: int | None,
+        known_epoch: int = 0,
+        drained: bool = False,
         finished: int = 0,
         confirm: Callable[[Checkpoint | None], None] = lambda _: None,
     ) -> Checkpoint:
         """Give the partition to `to` (None: nobody) at `epoch`: whatever another owner writes from now on fails.
 
-        The offset stays; a partition without one begins at `start` (None: it is kept without, `checkpoints=none`).
-        Where the group has `finished` everything before an offset, it moves there, unless somebody went back meanwhile.
-        Messages below `delivered` are marked as delivered before, on top of those that are marked already. An epoch
-        that the checkpoint has already is accepted only where its owner is `replaces`, the former instance of the
-        same flow (LOS-01). A fence that is in place already is success, so that it may be repeated by anybody.
-        `confirm` is told what is about to be replaced, each time that it was read; if it raises, nothing is changed.
+        `offset` and `may_reach` stay; a partition without a checkpoint begins at `start` (None: it is kept without,
+        `checkpoints=none`). What the former owner may have delivered is marked, on top of what is marked already; a
+        checkpoint that is missing although somebody had the partition (`known_epoch` above 0) was deleted: everything
+        is. A `drained` fence replaces a closed checkpoint only. Where the group has `finished` everything before an
+        offset, nothing is above that, unless somebody went back meanwhile. An epoch that the checkpoint has already is
+        accepted only where its owner is `replaces`, the former instance of the same flow (LOS-01). A fence that is in
+        place already is success, so that it may be repeated by anybody. `confirm` is told what is about to be replaced,
+        each time that it was read; if it raises, nothing is changed.
 
-        Raises `FenceRefused` with the epoch found if that is higher, or has another owner than the fence knows of;
-        nothing was changed. `Unavailable`: the outcome is unknown, repeat the call.
+        Raises `FenceRefused` with the epoch found if that is higher, or has another owner than the fence knows of, and
+        `NotDrained`; nothing was changed. `Unavailable`: the outcome is unknown, repeat the call.
         """
 
         def fenced(found: Checkpoint | None) -> Checkpoint:
             if found is not None and self._is_fence(found, to, epoch):
-                if to is None and (delivered or 0) > found.redelivered_below:
-                    # A rewind looks like a fence for nobody, and the flow that lost the partition may have gone on.
-                    return replace(found, redelivered_below=delivered or 0, updated=self._now())
                 return found
             if found is not None and not self._may_fence(found, to, epoch, replaces):
                 raise FenceRefused(
@@ -167,98 +170,71 @@ class CheckpointStore:
                     f"{to.flow if to else 'nobody'} at epoch {epoch}: decide anew with a higher epoch",
                     found.epoch,
                 )
+            if drained and found is not None and found.is_open:
+                raise NotDrained(f"checkpoint {self.name_of(partition)} is open again: its owner closes it")
             confirm(found)
-            known = found.offset if found is not None else None
-            offset = known if known is not None else start
-            if finished and not (found is not None and found.rewound):
-                offset = max(offset or 0, finished)
-            marked = found.redelivered_below if found is not None else 0
-            return Checkpoint(
-                partition=partition,
-                epoch=epoch,
-                owner=to,
-                offset=offset,
-                redelivered_below=max(marked, delivered or 0),
-                updated=self._now(),
-                queue_id=self._queue_id,
-                since=self.since,
-                etag=found.etag if found is not None else None,
-                origin=found.origin if found is not None and offset == known else None,
-            )
+            return _finished(self._fenced(partition, found, start, known_epoch), finished, to, epoch, self._now())
 
         return self._change(partition, fenced)
 
-    def update_checkpoint(self, held: Checkpoint, offset: int, origin: Origin | None = None) -> Checkpoint:
-        """Acknowledge everything before `offset` of a partition that is held as `held`; returns it as it is now held.
-        `origin`: the newest publish that was read then.
+    def _fenced(self, partition: int, found: Checkpoint | None, start: int | None, known_epoch: int) -> Checkpoint:
+        """What the next owner takes over."""
+        if found is not None and not found.is_void:
+            return replace(found, redelivered_below=found.marked_below, queue_id=self._queue_id, since=self.since)
+        return Checkpoint(
+            partition=partition,
+            epoch=0,
+            owner=None,
+            offset=start,
+            redelivered_below=UNBOUNDED if found is None and known_epoch > 0 else 0,
+            may_reach=start or 0,
+            updated="",
+            queue_id=self._queue_id,
+            since=self.since,
+            etag=found.etag if found is not None else None,
+        )
 
-        One request where nobody else wrote. After a failed or unknown outcome the checkpoint is read: while flow,
-        instance and epoch are still those of `held`, both offsets are merged forward. An offset that is not ahead
-        changes nothing. Raises `Fenced` if the partition is somebody else's now, `Unavailable` if the outcome is
-        unknown; both may be repeated safely.
+    def write(
+        self, held: Checkpoint, *, offset: int | None, may_reach: int, marked: int, origin: Origin | None, swap: bool
+    ) -> Checkpoint:
+        """What an owner says of a partition that it holds as `held`: acknowledged before `offset` (None: offsets are
+        not kept), delivered up to `may_reach`, and its own mark. Returns it as it is now held. `origin`: the newest
+        publish that was read when `offset` was acknowledged.
+
+        One request where nobody else wrote; none where nothing changes, unless `swap` asks for it. After a failed or
+        unknown outcome the checkpoint is read: while flow, instance and epoch are still those of `held`, the offset is
+        merged forward, and it is swapped whatever it says, so that a write on its way fails. Raises `Fenced` if the
+        partition is somebody else's now, `Unavailable` if the outcome is unknown; both may be repeated safely.
         """
-        if held.offset is not None and offset <= held.offset:
-            return held
         if held.etag is None:
             raise Invalid(
                 f"checkpoint {self.name_of(held.partition)} comes from a listing and cannot be written: read it first"
             )
-
-        def moved(found: Checkpoint | None) -> Checkpoint:
-            mine = self._still_held(found, held)
-            if mine.offset is not None and offset <= mine.offset:
-                return mine
-            return replace(mine, offset=offset, origin=origin, updated=self._now())
-
-        return self._change(held.partition, moved, known=held)
-
-    def drop_offset(self, held: Checkpoint) -> Checkpoint:
-        """From now on no acknowledgement of it is written down (`checkpoints=none`): an offset that stayed would be
-        taken for one. What it acknowledged is marked. Returns and raises as `update_checkpoint`.
-        """
-
-        def dropped(found: Checkpoint | None) -> Checkpoint:
-            mine = self._still_held(found, held)
-            below = max(mine.redelivered_below, mine.offset or 0)
-            wanted = replace(mine, offset=None, origin=None, redelivered_below=below)
-            return mine if wanted == mine else replace(wanted, updated=self._now())
-
-        return self._change(held.partition, dropped, known=held)
-
-    def deliver(self, held: Checkpoint) -> Checkpoint:
-        """Say that the owner delivers from now on, where no record says how far. Returns and raises as
-        `update_checkpoint`; nothing is written if it is said already.
-        """
+        must_swap = swap
 
         def said(found: Checkpoint | None) -> Checkpoint:
+            nonlocal must_swap
             mine = self._still_held(found, held)
-            return mine if mine.delivering else replace(mine, delivering=True, updated=self._now())
+            done = max(offset, mine.offset or 0) if offset is not None else None
+            wanted = replace(
+                mine,
+                offset=done,
+                may_reach=max(may_reach, done or 0),
+                redelivered_below=marked,
+                origin=mine.origin if done == mine.offset else origin,
+            )
+            if wanted == mine and not must_swap:
+                return mine
+            must_swap = True  # from the first try on
+            return replace(wanted, updated=self._now())
 
         return self._change(held.partition, said, known=held)
 
-    def leave(
-        self, held: Checkpoint, *, offset: int | None, delivered: int, origin: Origin | None = None
-    ) -> Checkpoint:
-        """The last word of an owner that leaves: acknowledged before `offset` (None: offsets are not kept), delivered
-        up to `delivered`; `origin`, and what it returns and raises, as `update_checkpoint` has it.
-        """
-
-        def left(found: Checkpoint | None) -> Checkpoint:
-            mine = self._still_held(found, held)
-            done = max(offset, mine.offset or 0) if offset is not None else mine.offset
-            below = max(mine.redelivered_below, delivered if delivered > (done or 0) else 0)
-            came_from = mine.origin if done == mine.offset else origin
-            wanted = replace(mine, offset=done, origin=came_from, redelivered_below=below, delivering=False)
-            return mine if wanted == mine else replace(wanted, updated=self._now())
-
-        return self._change(held.partition, left, known=held)
-
-    def rewind(self, partition: int, offset: int, *, fence: bool = False, delivered: int | None = None) -> Rewound:
+    def rewind(self, partition: int, offset: int, *, fence: bool = False) -> Rewound:
         """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked.
 
-        Refused with `Conflict` while a flow owns the partition, unless `fence` takes it away from that flow;
-        `delivered` is then how far it may have delivered (the log's end, if nobody knows); what earlier owners
-        delivered is marked already. Raises `Invalid` where there is no offset to go back from.
+        Refused with `Conflict` while a flow owns the partition, unless `fence` takes it away from that flow. Raises
+        `Invalid` where there is no offset to go back from.
         """
         before: Checkpoint | None = None
 
@@ -284,13 +260,10 @@ class CheckpointStore:
                 epoch=found.epoch + 1,
                 owner=None,
                 offset=offset,
+                may_reach=offset,
                 origin=None,  # by the log as it is now
-                redelivered_below=max(
-                    found.redelivered_below, found.offset, (delivered or 0) if found.owner is not None else 0
-                ),
+                redelivered_below=max(found.redelivered_below, found.offset, found.may_reach),
                 updated=self._now(),
-                rewound=found.rewound or found.owner is not None,
-                delivering=False,
             )
 
         after = self._change(partition, rewound)
@@ -355,6 +328,16 @@ class CheckpointStore:
 
     def _now(self) -> str:
         return format_rfc3339(self._effects.time_us())
+
+
+def _finished(made: Checkpoint, end: int, to: Owner | None, epoch: int, now: str) -> Checkpoint:
+    """For `to` at `epoch`; of a partition that is finished at `end`, with nothing above that. One whose offset is below
+    was rewound meanwhile, and is not finished.
+    """
+    if end and (made.offset is None or made.offset >= end):
+        below, reach = min(made.redelivered_below, end), min(made.may_reach, end)
+        made = replace(made, offset=end, redelivered_below=below, may_reach=max(reach, end))
+    return replace(made, owner=to, epoch=epoch, updated=now)
 
 
 def _owned(checkpoint: Checkpoint | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from partq_spark.group.model import AccessType, Delivery, Flow, GroupState, Owner, Phase
+from partq_spark.group.model import AccessType, Flow, GroupState, Owner, Phase
 from partq_spark.log.model import Origin
 
 
@@ -159,23 +159,3 @@ def updates_since(flow: Flow, seen: int) -> tuple[FlowChangeUpdate, ...]:
         FlowChangeUpdate(active=flow.active if (flow.updates - number) % 2 == 1 else not flow.active)
         for number in range(seen, flow.updates)
     )
-
-
-def merged(stored: Mapping[int, Delivery], own: Mapping[int, Delivery], *, by_itself: bool) -> Mapping[int, Delivery]:
-    """The deliveries of a new instance: what the record has, and what this process knows better.
-
-    `by_itself`: the record was written by this process, which knows best what it delivered in the end. Otherwise both
-    count: another process with this name may have delivered more at the same epoch.
-    """
-    result = dict(stored)
-    for partition, mine in own.items():
-        other = result.get(partition)
-        if other is None or other.epoch < mine.epoch or (by_itself and other.epoch == mine.epoch):
-            result[partition] = mine
-        elif other.epoch == mine.epoch:
-            result[partition] = Delivery(
-                epoch=mine.epoch,
-                delivered=max(mine.delivered, other.delivered),
-                acknowledged=max(mine.acknowledged, other.acknowledged),
-            )
-    return result

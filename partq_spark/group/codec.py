@@ -1,28 +1,24 @@
-"""How a group's state, a flow's record and a lease are written down: JSON under a checksum, the same bytes for the same
-value.
+"""How a group's state and a lease are written down: JSON under a checksum, the same bytes for the same value.
 
-`model` knows nothing of writing, so each document has a type of its own here, with the ranges of its fields. Deadlines
-are written as seconds that remain and read back onto the reader's own clock, so that no clock is ever compared with
-another one's (OWN-05). A group of 10,000 partitions and 1,000 flows takes about 350 kB.
+The values of `model` are written as they are, but for the state, whose owners come by number. Deadlines are written as
+seconds that remain and read back onto the reader's own clock, so that no clock is ever compared with another one's
+(OWN-05). A group of 10,000 partitions and 1,000 flows takes about 350 kB.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.json_documents import MOST, JsonDocument, Seconds, Whole
 from partq_spark.group.model import (
-    AccessType,
     Flow,
-    FlowRecord,
     GroupSettings,
     GroupState,
     Lease,
@@ -67,41 +63,21 @@ class _PartitionRow(NamedTuple):
     to: _OwnerNumber = _NOBODY
     to_epoch: Whole = 0
     left_s: Seconds | None = None
-    reports_lost: bool = False
+    drained: bool = False
     removed: bool = False
     stuck: str = ""
 
 
-class _Values(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is written as a list of its fields' values."""
-
-
-class _Flow(_Values, frozen=True):
-    name: str
-    instance: str
-    bound: bool
-    since: Whole
-    active: bool
-    updates: Whole
-
-
-class _Settings(Struct, frozen=True):
-    rebalance_delay_s: Seconds
-    max_handoff_time_s: Seconds
-    access_type: AccessType
-
-
 class _State(Struct, frozen=True, kw_only=True):
     queue_id: str
-    incarnation: str
-    settings: _Settings
+    settings: GroupSettings
     status: RebalanceStatus
     holddown_left_s: Seconds | None
     trigger: bool
     altered: bool
     binds: Whole
     retired: Mapping[Whole, Whole]
-    flows: list[_Flow]
+    flows: list[Flow]
     owners: list[Owner]
     partitions: list[_PartitionRow]
 
@@ -119,6 +95,8 @@ _STATE: Final = _document("state", _State, _check_state)
 
 def encode_state(state: GroupState, now_s: float) -> bytes:
     """The state as it is at `now_s` of this process's clock. Raises `Invalid` for a time without end."""
+    for setting_s in (state.settings.rebalance_delay_s, state.settings.max_handoff_time_s):
+        _left(setting_s, 0.0)
     owners = sorted(
         {one for partition in state.partitions.values() for one in (partition.owner, partition.to) if one is not None}
     )
@@ -127,15 +105,14 @@ def encode_state(state: GroupState, now_s: float) -> bytes:
     return _STATE.seal(
         _State(
             queue_id=state.queue_id,
-            incarnation=state.incarnation,
-            settings=_as(_Settings, state.settings),
+            settings=state.settings,
             status=state.status,
             holddown_left_s=_left(state.holddown_until_s, now_s),
             trigger=state.trigger,
             altered=state.altered,
             binds=state.binds,
             retired=dict(sorted(state.retired.items())),
-            flows=[_as(_Flow, flow) for _, flow in sorted(state.flows.items())],
+            flows=[flow for _, flow in sorted(state.flows.items())],
             owners=owners,
             partitions=[_partition_out(one, number_of, now_s) for _, one in sorted(state.partitions.items())],
         )
@@ -151,10 +128,9 @@ def decode_state(body: bytes, now_s: float, where: object) -> GroupState:
     owners: list[Owner | None] = [*found.owners, None]  # number -1, the last one, is nobody
     return GroupState(
         queue_id=found.queue_id,
-        incarnation=found.incarnation,
-        settings=_as(GroupSettings, found.settings),
+        settings=found.settings,
         partitions={row.partition: _partition_in(row, owners, now_s) for row in found.partitions},
-        flows={one.name: _as(Flow, one) for one in found.flows},
+        flows={one.name: one for one in found.flows},
         retired=found.retired,
         status=found.status,
         holddown_until_s=_until(found.holddown_left_s, now_s),
@@ -166,14 +142,14 @@ def decode_state(body: bytes, now_s: float, where: object) -> GroupState:
 
 def _partition_out(one: Partition, number_of: Mapping[Owner | None, int], now_s: float) -> _PartitionRow:
     short = (one.partition, one.phase, one.epoch, number_of[one.owner])
-    if one.to is None and one.deadline_s is None and not (one.to_epoch or one.reports_lost or one.removed or one.stuck):
+    if one.to is None and one.deadline_s is None and not (one.to_epoch or one.drained or one.removed or one.stuck):
         return cast("_PartitionRow", short)  # and read as a whole one
     return _PartitionRow(
         *short,
         to=number_of[one.to],
         to_epoch=one.to_epoch,
         left_s=_left(one.deadline_s, now_s),
-        reports_lost=one.reports_lost,
+        drained=one.drained,
         removed=one.removed,
         stuck=one.stuck.encode(errors="backslashreplace").decode(),  # an error's words, for people,
     )
@@ -188,87 +164,33 @@ def _partition_in(row: _PartitionRow, owners: Sequence[Owner | None], now_s: flo
         to=owners[row.to],
         to_epoch=row.to_epoch,
         deadline_s=_until(row.left_s, now_s),
-        reports_lost=row.reports_lost,
+        drained=row.drained,
         removed=row.removed,
         stuck=row.stuck,
     )
 
 
-# --- a flow's record --------------------------------------------------------------------------------------------------
-
-
-class _Delivery(_Values, frozen=True):
-    epoch: Whole
-    delivered: Whole
-    acknowledged: Whole
-
-
-class _Record(Struct):
-    flow: str
-    instance: str
-    queue_id: str
-    incarnation: str
-    bound: bool
-    session_timeout_s: Seconds
-    mapping: Mapping[Whole, Whole]
-    deliveries: Mapping[Whole, _Delivery]
-    former: tuple[str, ...]
-    note: str
-
-
-_RECORD: Final = _document("record", _Record)
-
-
-def encode_record(record: FlowRecord) -> bytes:
-    """A flow's record. Raises `Invalid` for a time without end."""
-    in_order = replace(
-        record, mapping=dict(sorted(record.mapping.items())), deliveries=dict(sorted(record.deliveries.items()))
-    )
-    return _RECORD.seal(_as(_Record, in_order))
-
-
-def decode_record(body: bytes, where: object) -> FlowRecord:
-    """The record. Raises `Corrupt`, naming `where`, for anything that `encode_record` cannot have written."""
-    found = _RECORD.open(body, where)
-    # A leader keeps thousands of records that were written for the same queue in the same life.
-    found.queue_id, found.incarnation = sys.intern(found.queue_id), sys.intern(found.incarnation)
-    return _as(FlowRecord, found)
-
-
 # --- the lease --------------------------------------------------------------------------------------------------------
 
 
-class _Lease(Struct, frozen=True):
-    token: str
-    name: str
-    beat: Whole
-    timers: Mapping[str, Seconds]
-    state_token: str
-
-
-_LEASE: Final = _document("lease", _Lease)
+_LEASE: Final = _document("lease", Lease)
 
 
 def encode_lease(lease: Lease) -> bytes:
     """A lease; its timers are remaining seconds already. Raises `Invalid` for one without end."""
-    timers = {timer: round(left_s, 3) for timer, left_s in sorted(lease.timers.items())}
-    return _LEASE.seal(_as(_Lease, replace(lease, timers=timers)))
+    for left_s in lease.timers.values():
+        _left(left_s, 0.0)
+    return _LEASE.seal(
+        replace(lease, timers={timer: round(left_s, 3) for timer, left_s in sorted(lease.timers.items())})
+    )
 
 
 def decode_lease(body: bytes, where: object) -> Lease:
     """The lease. Raises `Corrupt`, naming `where`, for anything that `encode_lease` cannot have written."""
-    return _as(Lease, _LEASE.open(body, where))
+    return _LEASE.open(body, where)
 
 
-# --- what all three share ---------------------------------------------------------------------------------------------
-
-
-def _as(kind: type[T], value: object) -> T:
-    """The value of another type that has the same fields, within the ranges of that type."""
-    try:
-        return convert(value, kind, from_attributes=True)
-    except ValidationError as error:
-        raise Invalid(f"{value!r} cannot be written down: {error}; times have to be finite") from None
+# --- what both share --------------------------------------------------------------------------------------------------
 
 
 def _once(what: str, keys: Iterable[object]) -> None:

@@ -1,4 +1,4 @@
-"""What one process holds of a group: each partition with how far it was delivered and acknowledged.
+"""What one process holds of a group: each partition with how far it was announced and acknowledged.
 
 Bookkeeping in memory, without I/O and without a clock. It outlives the instances of its flow, so that an instance that
 has to bind again goes on where the one before was.
@@ -6,41 +6,75 @@ has to bind again goes on where the one before was.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from partq_spark.group import claims
+from partq_spark.group.checkpoint import done_to
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Claim, FlowChangeUpdate, Grant, Position
-from partq_spark.group.model import Delivery, GroupState, Owner
+from partq_spark.group.model import GroupState, Owner, Progress
 from partq_spark.log.model import Origin
+
+REMEMBERED: Final = 8
+"""Intervals between two writes of a checkpoint, by which the next reserve is chosen."""
 
 
 @dataclass(slots=True)
 class Holding:
     """One partition. Offsets are exclusive ends.
 
-    `checkpoint` is None until the present instance has read its own name in it. `done` is what the application has
-    acknowledged, `acknowledged` what the checkpoint has, `reported` what the flow's record has, None if unknown.
-    `delivered` is what was announced, `read` what of it a batch may have been made of, where there is no record.
+    `checkpoint` is None until the present instance has read its own name in it; then it is as it was read or written
+    last. `marked` is the owner's own mark: messages below may have been delivered before. `announced` is the highest
+    end that was returned to Spark, or taken up again from it, at this epoch; `done` is what the application has
+    acknowledged, `saved` what of it the checkpoint said last. `in_doubt`: nobody knows what became of the last write.
     `origin` is the newest publish that was read when `done` was acknowledged.
     """
 
     epoch: int
-    delivered: int
+    announced: int
     done: int
-    acknowledged: int
-    read: int = 0
+    marked: int = 0
     checkpoint: Checkpoint | None = None
     paused: bool = False
+    in_doubt: bool = False
+    saved: int = 0
     written_s: float = 0.0
-    reported: Delivery | None = None
     origin: Origin | None = None
+    _announced_at_write: int = 0
+    _advances: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED - 1))
+
+    def __post_init__(self) -> None:
+        self._announced_at_write = self.announced
 
     @property
-    def entry(self) -> Delivery:
-        """For the flow's record."""
-        return Delivery(epoch=self.epoch, delivered=self.delivered, acknowledged=self.acknowledged)
+    def acknowledged(self) -> int:
+        """For good; where offsets are not kept nothing is."""
+        offset = self.checkpoint.offset if self.checkpoint is not None else None
+        return offset if offset is not None else self.done
+
+    @property
+    def reserve(self) -> int:
+        """How much more than what is announced is written down as perhaps delivered, so that not each batch costs a
+        write: a quarter more than the most that was announced between two of the last writes.
+        """
+        most = max([*self._advances, self.announced - self._announced_at_write])
+        return -(-5 * most // 4)
+
+    def was_written(self, checkpoint: Checkpoint, now_s: float) -> None:
+        """The checkpoint is so now."""
+        self.checkpoint, self.in_doubt, self.written_s = checkpoint, False, now_s
+        self.saved = done_to(checkpoint, self.saved)
+        self._advances.append(self.announced - self._announced_at_write)
+        self._announced_at_write = self.announced
+
+    def covers(self, end: int) -> bool:
+        """Whether messages up to `end` may be delivered by what the checkpoint says."""
+        if self.checkpoint is None or self.in_doubt:
+            return False
+        return end <= self.checkpoint.may_reach and (self.checkpoint.offset is not None or self.checkpoint.is_open)
 
 
 class FlowHoldings:
@@ -64,10 +98,22 @@ class FlowHoldings:
         for holding in self.by_partition.values():
             holding.paused = True
 
+    def taken(self, state: GroupState, me: Owner) -> list[Holding]:
+        """What the state grants to `me` no more, and its checkpoint does not say so yet; nothing more is delivered."""
+        epochs = _epochs(state, me)
+        gone = [
+            holding
+            for partition, holding in self.by_partition.items()
+            if holding.checkpoint is not None
+            and not (partition in epochs and self.is_same_epoch(holding.epoch, epochs[partition]))
+        ]
+        for holding in gone:
+            holding.paused = True
+        return gone
+
     def settle(self, state: GroupState, me: Owner) -> Mapping[int, Grant]:
         """Keep what the state still grants to `me`, forget the rest; everything that is granted is returned."""
-        grants, coming = claims.granted(state, me), claims.coming(state, me)
-        epochs = {**coming, **{partition: grant.epoch for partition, grant in grants.items()}}
+        grants, epochs = claims.granted(state, me), _epochs(state, me)
         for partition, epoch in list(self.mapping.items()):
             if partition not in epochs or not self.is_same_epoch(epoch, epochs[partition]):
                 del self.mapping[partition]
@@ -80,26 +126,19 @@ class FlowHoldings:
                 self._let_go(partition, holding)
         return grants
 
-    def offered(self, checkpoint: Checkpoint, grant: Grant, start: int) -> Holding:
-        """What a claim would hold: from `start` on; at an epoch that this process had before, from where it was."""
-        known = self.by_partition.get(checkpoint.partition)
-        if known is None:
-            return Holding(epoch=grant.epoch, delivered=start, done=start, acknowledged=start, paused=grant.paused)
-        return Holding(
-            epoch=known.epoch,
-            delivered=max(known.delivered, start),
-            done=max(known.done, start),
-            acknowledged=max(known.acknowledged, start),
-            paused=grant.paused,
-            origin=known.origin,
-        )
-
-    def take(self, holding: Holding, checkpoint: Checkpoint, now_s: float) -> None:
-        """Claimed: the checkpoint names this instance, and its record has the entry."""
+    def take(self, checkpoint: Checkpoint, *, start: int, end: int, paused: bool, now_s: float) -> None:
+        """Claimed: the checkpoint names this instance. From `start` on; at an epoch that this process had before, from
+        where it was. `end`: of the log, read after the checkpoint; no earlier owner can have delivered beyond it.
+        """
         partition = checkpoint.partition
-        holding.checkpoint = checkpoint
-        holding.reported = holding.entry
-        holding.written_s = now_s
+        known = self.by_partition.get(partition)
+        holding = Holding(epoch=checkpoint.epoch, announced=start, done=start)
+        if known is not None and self.is_same_epoch(known.epoch, checkpoint.epoch):
+            holding = known
+            holding.announced, holding.done = max(known.announced, start), max(known.done, start)
+        holding.marked = min(checkpoint.redelivered_below, end)
+        holding.paused = paused
+        holding.was_written(checkpoint, now_s)
         self.by_partition[partition] = holding
         self.mapping[partition] = holding.epoch
         self._doubts.pop(partition, None)
@@ -127,7 +166,7 @@ class FlowHoldings:
             if position.offset > holding.done:
                 holding.origin = origin
             holding.done = max(holding.done, position.offset)
-            holding.delivered = max(holding.delivered, position.offset)  # a batch that ended before this process began
+            holding.announced = max(holding.announced, position.offset)  # a batch of before this process began
         return frozenset(still)
 
     def drop(self) -> None:
@@ -149,7 +188,7 @@ class FlowHoldings:
     def _let_go(self, partition: int, holding: Holding) -> None:
         if holding.checkpoint is not None:
             self._lost[partition] = holding.epoch
-        holding.checkpoint = holding.reported = None
+        holding.checkpoint = None
 
     def add_updates(self, updates: Iterable[FlowChangeUpdate]) -> None:
         """To be told once."""
@@ -157,17 +196,13 @@ class FlowHoldings:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def deliveries(self) -> Mapping[int, Delivery]:
-        """For the record of a new instance."""
-        return {partition: holding.entry for partition, holding in self.by_partition.items()}
+    def progress(self) -> Mapping[int, Progress]:
+        """For people."""
+        return {p: Progress(it.announced, it.done) for p, it in self.by_partition.items() if it.checkpoint is not None}
 
     def unacknowledged(self) -> dict[int, int]:
         """Messages of each partition that were delivered and that the application has not acknowledged."""
-        return {partition: holding.delivered - holding.done for partition, holding in self.by_partition.items()}
-
-    def written(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Of those that the present instance has claimed, what is acknowledged for good."""
-        return {p: self.by_partition[p].acknowledged for p in partitions if self.has_claimed((p,))}
+        return {partition: holding.announced - holding.done for partition, holding in self.by_partition.items()}
 
     def has_claimed(self, partitions: Iterable[int]) -> bool:
         """Whether the present instance has claimed them all."""
@@ -180,9 +215,9 @@ class FlowHoldings:
             partition: Claim(
                 partition=partition,
                 epoch=holding.epoch,
-                position=holding.delivered,
+                position=holding.announced,
                 acknowledged=holding.acknowledged,
-                redelivered_below=holding.checkpoint.redelivered_below,
+                redelivered_below=holding.marked,
                 paused=holding.paused,
                 origin=holding.checkpoint.origin,
             )
@@ -195,3 +230,9 @@ class FlowHoldings:
         lost, self._lost = self._lost, {}
         updates, self._updates = tuple(self._updates), []
         return lost, updates
+
+
+def _epochs(state: GroupState, me: Owner) -> dict[int, int]:
+    """Of what is `me`'s by the state, or about to be."""
+    granted = {partition: grant.epoch for partition, grant in claims.granted(state, me).items()}
+    return {**claims.coming(state, me), **granted}

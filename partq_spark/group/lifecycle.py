@@ -10,23 +10,22 @@ No words for people but errors; no clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.base.timestamps import as_datetime
-from partq_spark.group.checkpoint import acknowledged_to
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
+from partq_spark.group.checkpoints import Checkpoint, checkpoint_folder
+from partq_spark.group.in_queue import GroupProgress, checkpoints_of, key_of, progress_of
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
 from partq_spark.log import admin
 from partq_spark.log.groups import change_ownership, group_kind, remove_group
-from partq_spark.log.model import Group, Head, at, group_start
-from partq_spark.log.names import checked_name
+from partq_spark.log.model import Group, Head
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 
@@ -69,21 +68,6 @@ class Remains:
     checkpoints: Mapping[int, Checkpoint]
     damaged: Collection[int]
     records: Mapping[str, FlowRecord] | None
-
-
-def key_of(queue: QueueLog, group: str) -> GroupKey:
-    """The group of this name of a queue. Raises `Invalid` for a name that no group can have."""
-    return GroupKey(queue.namespace, queue.name, checked_name("group", group))
-
-
-def checkpoints_of(queue: QueueLog, group: str, head: Head | None = None) -> CheckpointStore:
-    """The checkpoints of a group as `head` has it, or else as the queue's handle last saw it; of one that is not there
-    none counts.
-    """
-    head = head if head is not None else queue.head
-    found = head.groups.get(group)
-    since = found.since_sequence if found is not None else head.sequence + 1
-    return CheckpointStore(queue.store, key_of(queue, group), head.queue_id, since=since)
 
 
 # --- removing one -----------------------------------------------------------------------------------------------------
@@ -131,18 +115,18 @@ def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None
     """
     effects = effects if effects is not None else Effects()
     timeouts = {name: each.session_timeout_s for name, each in (left.records or {}).items() if each.bound}
-    before = {name: beat for name, beat in ownership.read_beats(left.key).items() if name in timeouts}
+    before = {name: beat for name, beat in ownership.look_at_flows(left.key).beats.items() if name in timeouts}
     begun_s = effects.now_s()
     waits = {name: min(timeouts[name], LONGEST_WATCH_S) - beat.age_s for name, beat in before.items()}
     interval_s = max(_WATCH_INTERVAL_S, ownership.look_interval_s)
     while (left_s := max(waits.values(), default=0.0) - (effects.now_s() - begun_s)) > 0:
         effects.sleep(min(interval_s, left_s))
-        for name, beat in ownership.read_beats(left.key).items():
+        seen = ownership.look_at_flows(left.key)
+        for name, beat in seen.beats.items():
             # Also a flow that bound since: what is new lives.
             if name in before and before[name].token == beat.token:
                 continue
-            found = ownership.read_flow(left.key, name)
-            if found is not None and found[0].bound:
+            if seen.records[name].bound:
                 raise Invalid(
                     f"group {left.key.group!r} of queue {left.key.queue!r} is in use by flow {name!r} (instance "
                     f"{beat.instance}), whose heartbeat moves: stop its query, then repeat the command"
@@ -179,23 +163,11 @@ def share(queue: QueueLog, left: Remains, ownership: str, former: Ownership | No
     """
     if left.group is None:
         raise Invalid(f"group {left.key.group!r} of {queue} was removed: it is shared as its next first flow has it")
-    if ownership == "none":
-        _say_delivering(checkpoints_of(queue, left.key.group))
     change_ownership(queue, left.key.group, left.group, ownership)
     if former is not None:
         former.drop_group(left.key)
         with suppress(Unavailable):  # coordinators look by themselves, too
             former.announce(left.key._replace(group=HEAD))
-
-
-def _say_delivering(checkpoints: CheckpointStore) -> None:
-    """How far the last owners came stands in records that are about to be dropped, and which a query that has the group
-    to itself does not read: it marks what is there when it begins.
-    """
-    for partition in checkpoints.list_checkpoints():
-        found = checkpoints.read(partition)
-        if found is not None and found.owner is not None:
-            checkpoints.deliver(found)
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
@@ -215,11 +187,9 @@ def _summary(
     group = head.groups[name]
     if ownership is not None and group.ownership not in (None, group_kind(ownership.url)):
         ownership = None  # it knows nothing of this one
-    checkpoints, damaged = checkpoints_of(queue, name, head).list_readable()
-    problems = list(damaged.values())
-    done = [acknowledged_to(checkpoints.get(number), group_start(group, number)) for number in range(len(head.next))]
-    first = [max(offset, at(head.earliest, number)) for number, offset in enumerate(done)]
-    ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_void])
+    progress = progress_of(queue, name, head)
+    problems: list[PartqError] = list(progress.damaged.values())
+    ages = checkpoint_ages(queue, name, [number for number, each in progress.checkpoints.items() if not each.is_void])
     flows = None
     if ownership is not None and not away:
         try:
@@ -232,14 +202,14 @@ def _summary(
             flows = tuple(sorted(bound))
     found_us = None
     try:
-        found_us = queue.settled(lambda now: oldest_us(queue, now, _left(now, first)))
+        found_us = queue.settled(lambda now: oldest_us(queue, now, _left(replace(progress, head=now))))
     except Corrupt as problem:
         problems.append(problem)
     return GroupSummary(
         group=name,
         since_sequence=group.since_sequence,
         ownership=group.ownership,
-        unacknowledged=sum(max(end - offset, 0) for offset, end in zip(first, head.next, strict=True)),
+        unacknowledged=sum(to - start for start, to in _left(progress).values()),
         oldest=None if found_us is None else as_datetime(found_us),
         changed_s=min(ages.values(), default=None),
         flows=flows,
@@ -247,9 +217,8 @@ def _summary(
     )
 
 
-def _left(head: Head, first: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """What a group has not acknowledged, by partition: from `first`, or what is still there of it."""
-    return {number: (max(offset, at(head.earliest, number)), head.next[number]) for number, offset in enumerate(first)}
+def _left(progress: GroupProgress) -> dict[int, tuple[int, int]]:
+    return {number: progress.left(number) for number in range(len(progress.head.next))}
 
 
 def checkpoint_ages(queue: QueueLog, group: str, partitions: Collection[int]) -> dict[int, float]:

@@ -3,21 +3,67 @@
 Memberships differ in what grants partitions, and in what verifies that they are still the consumer's. In a shared group
 (`session`) a coordinator does both. With `solo` the flow takes all of the group by itself. Without a group every
 partition is the query's (`query.ungrouped`).
+
+What a flow of a group writes into the checkpoints of its partitions, and when, is the same for all of them. Before
+messages are delivered, `may_reach` covers them. What is acknowledged is written with the next such write, else at the
+checkpoint interval, and at once where somebody waits for it: then the checkpoint says that nothing is in hand, as soon
+as it is so. What follows when a checkpoint turns out to be another flow's differs, and is decided there.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from partq_spark.base.effects import Effects
-from partq_spark.group.checkpoint_writer import CheckpointWriter
+from partq_spark.base.errors import Fenced, Invalid, Unavailable
+from partq_spark.base.side_by_side import RunAll, in_a_row
+from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Binding, Position, View
-from partq_spark.group.holdings import FlowHoldings
-from partq_spark.group.model import GroupKey
-from partq_spark.group.settings import SessionSettings
-from partq_spark.log.model import Origin
+from partq_spark.group.holdings import FlowHoldings, Holding
+from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.key_order import passes
+from partq_spark.log.model import Origin, at
+
+_log = logging.getLogger("partq.flow")
+
+_FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def checked_flow_name(name: str) -> str:
+    """`name` itself, which is in lower case already. Raises `Invalid` otherwise."""
+    if not _FLOW_NAME.fullmatch(name):
+        raise Invalid(
+            f"flow name {name!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter or "
+            "digit"
+        )
+    return name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionSettings:
+    """The options that concern a flow. `keep_offsets` is False with `checkpoints=none`. `verify_interval_s`: how often
+    a flow without a coordinator looks in quiet times whether the group is still its own. `max_unacknowledged`: messages
+    that it may have in hand.
+    """
+
+    session_timeout_s: float = 10.0
+    beat_interval_s: float = 1.0
+    checkpoint_interval_s: float = 1.0
+    verify_interval_s: float = 1.0
+    keep_offsets: bool = True
+    max_unacknowledged: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beat_interval_s <= self.session_timeout_s / 3:
+            raise Invalid(
+                f"a flow that beats every {self.beat_interval_s:g} s does not keep a session of "
+                f"{self.session_timeout_s:g} s (sessionTimeout): beat at least three times as often"
+            )
 
 
 class Membership(ABC):
@@ -93,38 +139,29 @@ class Membership(ABC):
 
 
 class GroupMembership(Membership):
-    """One flow of a group: what it has in hand, and the checkpoints in which it writes down how far it is.
-
-    `flow` is in lower case already; `queue_id` is that of the head. `start_of` gives the first offset of a partition
-    whose checkpoint has none (`checkpoints=none`): the group's start. `milestones`: offsets of a partition at which
-    others may wait for it (`key_order.Milestones`).
+    """One flow of a group: what it has in hand, and the checkpoints in which it writes down how far it is. `flow` is in
+    lower case already. `run` may write checkpoints side by side.
     """
 
     def __init__(
         self,
+        group: GroupInQueue,
         checkpoints: CheckpointStore,
-        key: GroupKey,
-        queue_id: str,
         flow: str,
-        settings: SessionSettings | None,
-        effects: Effects | None,
-        *,
-        start_of: Callable[[int], int],
-        milestones: Callable[[int], Sequence[int]],
+        settings: SessionSettings | None = None,
+        effects: Effects | None = None,
+        run: RunAll = in_a_row,
     ) -> None:
+        self._group = group
         self._checkpoints = checkpoints
-        self._key = key
-        self._queue_id = queue_id
         self._flow = flow
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
+        self._run = run
         self._holdings = FlowHoldings()
-        self._checkpoint_writer = CheckpointWriter(
-            checkpoints, self._holdings, self._settings, self._effects, start_of=start_of, milestones=milestones
-        )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._key}, {self._flow!r})"
+        return f"{type(self).__name__}({self._group}, {self._flow!r})"
 
     @property
     def flow(self) -> str:
@@ -153,6 +190,117 @@ class GroupMembership(Membership):
     def in_hand(self) -> Mapping[int, int]:
         return self._holdings.unacknowledged()
 
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """How far each is acknowledged, by this flow or another. What this flow has is known here. For the others their
+        checkpoints say it, by one listing (CHK-02). Of what cannot be read nothing is known to be acknowledged, and it
+        is left out. Raises `Unavailable`.
+        """
+        own = {p: self._holdings.by_partition[p].acknowledged for p in partitions if self._holdings.has_claimed((p,))}
+        others = [partition for partition in partitions if partition not in own]
+        if not others:
+            return own
+        found, damaged = self._checkpoints.list_readable()
+        for partition in damaged.keys() & set(others):
+            _log.warning("other partitions may wait for partition %d: %s", partition, damaged[partition])
+        known = {p: done_to(found.get(p), self._group.start_of(p)) for p in others if p not in damaged}
+        return {**known, **own}
+
     @abstractmethod
     def _write(self, *, everything: bool) -> None:
-        """Move the checkpoints for which it is time, or all of them. Nothing, where the flow is not bound."""
+        """Write the checkpoints for which it is time, or all of them. Nothing, where the flow is not bound."""
+
+    def _hold(self, claimed: Mapping[int, Checkpoint], paused: Collection[int] = ()) -> None:
+        """These checkpoints name this instance. The log's end is read after them, where marks reach beyond what is
+        known of it: an earlier owner looked at the log before it looked at its ownership, and so cannot have delivered
+        beyond that end.
+        """
+        ends = self._group.seen.next
+        if any(each.redelivered_below > max(each.offset or 0, at(ends, p)) for p, each in claimed.items()):
+            ends = self._group.head(self._flow).next
+        for partition, checkpoint in claimed.items():
+            self._holdings.take(
+                checkpoint,
+                start=acknowledged_to(checkpoint, self._group.start_of(partition)),
+                end=max(at(ends, partition), checkpoint.offset or 0),
+                paused=partition in paused,
+                now_s=self._effects.now_s(),
+            )
+
+    def _start(self, partition: int) -> int | None:
+        """The offset in a partition's first checkpoint; None where offsets are not kept."""
+        return self._group.start_of(partition) if self._settings.keep_offsets else None
+
+    # --- checkpoints: each raises `Fenced` if one is not this flow's any more, `Unavailable` --------------------------
+
+    def _announce(self, ends: Mapping[int, int]) -> None:
+        """Messages up to `ends` are about to be delivered: where the checkpoint does not cover that, it is raised."""
+        held = self._holdings.by_partition
+        short = [holding for partition, holding in held.items() if partition in ends]
+        short = [each for each in short if not each.covers(ends[_of(each).partition])]
+
+        def raised(holding: Holding) -> None:
+            self._write_one(holding, self._reach(holding, ends[_of(holding).partition]))
+
+        self._run(raised, short)
+
+    def _save_due(self, holding: Holding, *, everything: bool) -> bool:
+        """Write what is due: at its interval, or at once where a handoff or another partition waits. Whether it said
+        that nothing is in hand.
+        """
+        checkpoint = holding.checkpoint
+        if checkpoint is None:
+            return False
+        done = holding.done
+        at_milestone = done > holding.saved and passes(
+            self._group.milestones(checkpoint.partition), holding.saved, done
+        )
+        if everything or holding.paused or at_milestone:
+            return self._close_one(holding)
+        is_due = self._effects.now_s() - holding.written_s >= self._settings.checkpoint_interval_s
+        if is_due and self._settings.keep_offsets and done > holding.saved:
+            self._write_one(holding, self._reach(holding, holding.announced))
+        return False
+
+    def _close_one(self, holding: Holding) -> bool:
+        """Say how far it was announced, and no more; whether the checkpoint said something else before, and says now
+        that nothing is in hand.
+        """
+        before = _of(holding)
+        is_exact = holding.announced <= holding.done
+        if not self._settings.keep_offsets and not is_exact:
+            return False  # without an offset it says that something is in hand already
+        self._write_one(holding, holding.announced)
+        return is_exact and before != holding.checkpoint
+
+    def _reach(self, holding: Holding, end: int) -> int:
+        """With the reserve; never beyond the end of a partition that leaves, nor what the flow may have in hand."""
+        if not self._settings.keep_offsets:
+            return UNBOUNDED
+        most = self._group.end_of(_of(holding).partition)
+        if self._settings.max_unacknowledged is not None:
+            most = min(most, holding.done + self._settings.max_unacknowledged)
+        return max(end, min(end + holding.reserve, most))
+
+    def _write_one(self, holding: Holding, may_reach: int) -> None:
+        held = _of(holding)
+        try:
+            written = self._checkpoints.write(
+                held,
+                offset=holding.done if self._settings.keep_offsets else None,
+                may_reach=may_reach,
+                marked=holding.marked,
+                origin=holding.origin,
+                swap=holding.in_doubt,
+            )
+        except Unavailable:
+            holding.in_doubt = True
+            raise
+        if written is not held:
+            holding.was_written(written, self._effects.now_s())
+
+
+def _of(holding: Holding) -> Checkpoint:
+    """Of a partition that is claimed."""
+    if holding.checkpoint is None:
+        raise Fenced("the partition is not claimed")
+    return holding.checkpoint

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from partq_spark.base.json_documents import Seconds, Whole
+
 
 class GroupKey(NamedTuple):
     """Which group: a queue may have many, each with its own flows, ownership and checkpoints."""
@@ -69,9 +71,9 @@ class Partition:
     """One partition's ownership in a group.
 
     `owner` and `epoch` say who has it, or had it last: with FREE there is no owner and `epoch` is the last one used.
-    With FENCING `owner` at `epoch` is the one whose reports count, because nobody can have delivered anything since;
-    `to` is None where the partition is to become FREE. `to_epoch` is above `epoch`, except when a flow that came back
-    as a new instance gets its own partition again: then it is the same.
+    With FENCING nobody can have delivered anything since `owner` at `epoch`; `to` is None where the partition is to
+    become FREE. `to_epoch` is above `epoch`, except when a flow that came back as a new instance gets its own partition
+    again: then it is the same.
     """
 
     partition: int
@@ -80,8 +82,8 @@ class Partition:
     owner: Owner | None = None
     to: Owner | None = None  # PAUSED: who it is meant for
     to_epoch: int = 0  # FENCING
-    deadline_s: float | None = None  # PAUSED: when it moves, acknowledged or not
-    reports_lost: bool = False  # what `owner` delivered may be more than what its record says (Redis was restarted)
+    deadline_s: float | None = None  # PAUSED, or drained: when it moves, acknowledged or not
+    drained: bool = False  # FENCING: its owner had nothing in hand; a checkpoint that says otherwise by now stays
     removed: bool = False  # no longer part of the group: goes as soon as it is FREE
     stuck: str = ""  # FENCING: why its checkpoint could not be rewritten so far; nobody else waits for it any more
 
@@ -93,24 +95,23 @@ class Partition:
         return self.to if self.phase is Phase.FENCING else self.owner
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """A flow as the group sees it. One that is not bound stays as long as partitions name it as their owner."""
 
     name: str
     instance: str
     bound: bool
-    since: int  # the number of this bind, counted in the group; decides ties, oldest first
+    since: Whole  # the number of this bind, counted in the group; decides ties, oldest first
     active: bool = False  # has partitions, or is getting one
-    updates: int = 0  # FlowChangeUpdates sent to this instance so far (FLO-05)
+    updates: Whole = 0  # FlowChangeUpdates sent to this instance so far (FLO-05)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSettings:
     """What of the queue's configuration concerns its groups."""
 
-    rebalance_delay_s: float = 5.0
-    max_handoff_time_s: float = 3.0
+    rebalance_delay_s: Seconds = 5.0
+    max_handoff_time_s: Seconds = 3.0
     access_type: AccessType = AccessType.NON_EXCLUSIVE
 
 
@@ -126,7 +127,6 @@ class GroupState:
     """
 
     queue_id: str
-    incarnation: str  # of the ownership store in which this was written; another one means that reports may be lost
     settings: GroupSettings
     partitions: Mapping[int, Partition]
     flows: Mapping[str, Flow] = field(default_factory=dict)
@@ -138,46 +138,32 @@ class GroupState:
     binds: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
-    """How far a flow is with one partition that it has claimed. Offsets are exclusive ends: the next to come.
+class Progress(NamedTuple):
+    """How far a flow is with one partition, for people. Offsets are exclusive ends."""
 
-    An entry is made when the partition is claimed, with all ends equal, before anything is delivered.
-    """
-
-    epoch: int
     delivered: int
-    acknowledged: int  # as the checkpoint has it; the partition is drained when it has reached `delivered`
+    acknowledged: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowRecord:
-    """What a flow says of itself; only that flow writes it.
+    """What a flow says of itself with each heartbeat; only that flow writes it.
 
-    `mapping` is what the client presented when it bound: the partitions it had, with their epochs (seed 001, "Outcomes
-    of Consumer Loss"). `deliveries` outlives instances: an instance that binds under a name takes over what the former
-    instance reported, as long as the store is in the same incarnation. `former` names those instances, newest first, as
-    many as are of use: only of them, and of the record's own, does a missing entry say that nothing was delivered. Any
-    other may have reported to a record that was lost. `note` is what it says of itself to people; nobody decides by it.
+    `mapping` is what the client presents when it binds: the partitions it had, with their epochs (seed 001, "Outcomes
+    of Consumer Loss"); it is said until the group's state knows the instance. `closes` counts the partitions of which
+    it said that it has nothing in hand, as a hint for the leader to look at their checkpoints. `note` and `progress`
+    are for people: nobody decides by them.
     """
 
     flow: str
     instance: str
     queue_id: str
-    incarnation: str
     bound: bool
     session_timeout_s: float
     mapping: Mapping[int, int] = field(default_factory=dict)
-    deliveries: Mapping[int, Delivery] = field(default_factory=dict)
-    former: tuple[str, ...] = ()
+    closes: int = 0
     note: str = ""
-
-    def entry(self, partition: int, epoch: int) -> Delivery | None:
-        """What the flow reported of a partition at this epoch, by whichever of its instances; of another one it says
-        nothing.
-        """
-        entry = self.deliveries.get(partition)
-        return entry if entry is not None and entry.epoch == epoch else None
+    progress: Mapping[int, Progress] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +189,6 @@ class Lease:
 
     token: str
     name: str  # host and process, for people
-    beat: int
-    timers: Mapping[str, float] = field(default_factory=dict)
+    beat: Whole
+    timers: Mapping[str, Seconds] = field(default_factory=dict)
     state_token: str = ""  # of the state that `timers` belong to

@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from partq_spark.group.checkpoint import is_without_offset
-from partq_spark.group.lifecycle import checkpoints_of
+from partq_spark.group.in_queue import progress_of
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log.housekeeping import Acknowledged, GroupPositions, held_back_by
 from partq_spark.log.model import Group, Head, at
@@ -56,11 +55,10 @@ def acknowledged_by(queue: QueueLog, head: Head) -> tuple[Acknowledged, frozense
     known: dict[str, GroupPositions] = {}
     silent: set[tuple[str, int]] = set()
     for name, group in head.groups.items():
-        found, damaged = checkpoints_of(queue, name, head).list_readable()
-        offsets = {partition: each.offset for partition, each in found.items() if each.offset is not None}
-        offsets |= {partition: held_back_by(group, None, partition) for partition in damaged}
+        progress = progress_of(queue, name, head)
+        offsets = {partition: progress.acknowledged(partition) for partition in range(len(head.next))}
         known[name] = GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=offsets)
-        silent |= {(name, partition) for partition, each in found.items() if is_without_offset(each)}
+        silent |= {(name, partition) for partition in progress.without_offsets}
     return known, frozenset(silent)
 
 

@@ -132,16 +132,13 @@ def carry_out(queue: QueueLog, checkpoints: CheckpointStore, group: str, steps: 
     It is counted also if nothing was left to do: the process that did it may have died before this. A trim that had
     read the checkpoints before may have landed until it was counted, and none does after: what that took is `gone`.
     """
-    queue_id = queue.head.queue_id
     done: list[Rewound] = []
     failed: PartqError | None = None
     for step in steps:
         if not step.is_needed:
             continue
         try:
-            # A flow may deliver more while this goes on: the coordinator looks once more when it fences the partition.
-            end = at(queue.require(queue_id).next, step.partition)
-            done.append(checkpoints.rewind(step.partition, step.to, fence=True, delivered=end))
+            done.append(checkpoints.rewind(step.partition, step.to, fence=True))
         except PartqError as error:
             failed = error
             break

@@ -2,33 +2,34 @@
 
 A session holds what this process has in hand and says what it may deliver. It decides nothing about who gets what: the
 coordinator does, and the session only acts on a state that names this very instance, after it has read its own name
-in the checkpoint (OWN-03), with its record ahead of its deliveries, and while its lease lasts by its own clock.
+in the checkpoint (OWN-03), which is ahead of its deliveries, and while its lease lasts by its own clock.
 
 A main thread calls everything; a heartbeat thread may call `beat` beside it. Nothing is locked: what both touch is
 `Life`, whose every attribute is one assignment. All waiting goes through `Effects.sleep`. An instance that ended, for
-any reason, is replaced by a new one at the next `observe`, with the mapping and deliveries that are known.
+any reason, is replaced by a new one at the next `observe`, with the mapping that is known.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
+from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group import claims
 from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Binding, Grant, Standing, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.holdings import Holding
-from partq_spark.group.membership import GroupMembership
-from partq_spark.group.model import Delivery, GroupKey, GroupState, Owner
+from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.membership import GroupMembership, SessionSettings, checked_flow_name
+from partq_spark.group.model import GroupKey, GroupState, Owner
 from partq_spark.group.ownership import Ownership, Reincarnated
-from partq_spark.group.progress_writer import ProgressWriter
-from partq_spark.group.settings import SessionSettings, checked_flow_name
 from partq_spark.objects.api import Unchanged
 
 __all__ = ["Session", "SessionSettings"]
@@ -44,43 +45,28 @@ _log = logging.getLogger("partq.flow")
 
 
 class Session(GroupMembership):
-    """One flow, by name, as one process has it. `require_group` looks whether the group is still there, and raises if
-    it is not; it is asked when the coordinator has dropped this flow.
-    """
+    """One flow, by name, as one process has it."""
 
     def __init__(
         self,
         ownership: Ownership,
+        group: GroupInQueue,
         checkpoints: CheckpointStore,
-        key: GroupKey,
-        queue_id: str,
         flow: str,
         settings: SessionSettings | None = None,
         effects: Effects | None = None,
-        *,
-        require_group: Callable[[], object] = lambda: None,
-        start_of: Callable[[int], int] = lambda _: 0,
-        milestones: Callable[[int], Sequence[int]] = lambda _: (),
+        run: RunAll = in_a_row,
     ) -> None:
-        super().__init__(
-            checkpoints,
-            key,
-            queue_id,
-            checked_flow_name(flow),
-            settings,
-            effects,
-            start_of=start_of,
-            milestones=milestones,
-        )
+        super().__init__(group, checkpoints, checked_flow_name(flow), settings, effects, run)
         self._ownership = ownership
-        self._require_group = require_group
+        self._key = group.key
         timeout_s = self._settings.session_timeout_s
-        self._binder = Binder(ownership, key, queue_id, flow, session_timeout_s=timeout_s, effects=self._effects)
+        self._binder = Binder(ownership, group, flow, session_timeout_s=timeout_s, effects=self._effects)
         self._life: Life | None = None
         self._told_over = ""  # the instance of which it was said last
         self._state: GroupState | None = None
         self._state_token: str | None = None
-        self._writer = ProgressWriter(ownership, key, flow, self._holdings, self._checkpoint_writer, self._effects)
+        self._remark = ""
 
     @property
     def key(self) -> GroupKey:
@@ -119,7 +105,7 @@ class Session(GroupMembership):
         if self._life is not None:
             raise Invalid(f"flow {self._flow!r} of group {self._key} is bound already: unbind it first")
         self._holdings.mapping = dict(mapping or {})
-        life = self._life = self._binder.bind(self._holdings.mapping, self._holdings.deliveries())
+        life = self._life = self._binder.bind(self._holdings.mapping)
         until_s = self._effects.now_s() + wait_s
         pause_s = self._ownership.look_interval_s * _FIRST_LOOK
         while True:
@@ -172,15 +158,36 @@ class Session(GroupMembership):
         `Unavailable` if the store did not answer: beat again.
         """
         life = self._life
-        if life is None or not life.is_alive(self._effects.now_s()):
+        if life is None or not self._is_alive(life):
             return
         sent_s = self._effects.now_s()
         try:
-            life.state_token = self._ownership.beat(self._key, self._flow, life.instance)
+            life.state_token = self._ownership.beat(self._key, life.says)
         except (Fenced, Reincarnated) as error:
             life.end(str(error))
         else:
             life.renew(sent_s)
+
+    def note(self, text: str | None) -> None:
+        """Tell people something of this flow, until it is something else; None: nothing. The next heartbeat says it."""
+        self._remark = text or ""
+
+    def _tell(self, life: Life, closes: int = 0) -> None:
+        """What the next heartbeat says: at once, where a partition was closed, which a handoff may wait for. The
+        mapping is for the coordinator, until it has seen it.
+        """
+        if not life.seen:
+            return
+        life.says = replace(
+            life.says,
+            mapping={},
+            closes=life.says.closes + closes,
+            note=self._remark,
+            progress=self._holdings.progress(),
+        )
+        if closes:
+            with suppress(Unavailable):  # it is no more than a hint
+                self.beat()
 
     def lease_left_s(self) -> float:
         """Until the group may take this instance for gone, by this process's clock alone; below 0 once it may have."""
@@ -199,12 +206,7 @@ class Session(GroupMembership):
         False: it has not. Where nobody tells, the state is looked at, by one cheap request.
         """
         news = self._ownership.wait_news(timeout_s)
-        token = self._state_token
-        if news is not None:
-            return bool(news)
-        if token is None:
-            return True
-        return not isinstance(self._ownership.read_state(self._key, known=token), Unchanged)
+        return bool(news) if news is not None else not self._is_state_unchanged()
 
     # --- what is mine -------------------------------------------------------------------------------------------------
 
@@ -220,40 +222,48 @@ class Session(GroupMembership):
         """Announce that the messages up to `ends` (partition to exclusive end) are about to be delivered.
 
         True: deliver them now. False: nothing of it may be delivered, observe again. Only partitions that the last
-        view has as deliverable, and no end below its position. The lease is looked at as the very last act.
+        view has as deliverable, and no end below its position. In this order: the checkpoints, the state, the lease; a
+        handoff that begins after the state was looked at finds the checkpoints open.
         """
-        life = self._life
-        if life is None or self._state_token is None or not life.is_alive(self._effects.now_s()):
+        life, held = self._life, self._holdings.by_partition
+        if life is None or self._state_token is None or not self._is_alive(life):
             return False
-        entries: dict[int, Delivery] = {}
         for partition, end in ends.items():
-            holding = self._holdings.by_partition.get(partition)
+            holding = held.get(partition)
             if holding is None or holding.checkpoint is None or holding.paused:
                 return False
-            if end < holding.delivered:
+            if end < holding.announced:
                 raise Invalid(
-                    f"partition {partition} of group {self._key} is delivered up to {holding.delivered} and cannot be "
+                    f"partition {partition} of group {self._key} is delivered up to {holding.announced} and cannot be "
                     f"delivered up to {end}: begin at the view's position"
                 )
-            entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
-        return not entries or self._writer.announce(life, entries, self._state_token)
+        if not ends:
+            return True
+        try:
+            self._announce(ends)
+        except Fenced:
+            return False
+        if not self._is_state_unchanged() or not self._is_alive(life):
+            return False
+        for partition, end in ends.items():
+            held[partition].announced = end
+        self._tell(life)
+        return True
 
-    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """How far each of these is acknowledged for good, whichever flow has it; one listing if any is not this flow's.
+    # --- guards; others are `Life.is_alive` and `FlowHoldings.is_same_epoch` ------------------------------------------
 
-        With `checkpoints=none` nothing is for good, and others' records count. Raises `Unavailable`.
-        """
-        return self._writer.acknowledged(partitions, self._state)
+    def _is_alive(self, life: Life) -> bool:
+        """Its lease lasts, in the life of the store in which it bound."""
+        return life.is_alive(self._effects.now_s(), self._ownership.lives)
 
-    def note(self, text: str | None) -> None:
-        """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""
-        self._writer.note(self._life, text or "")
-
-    # --- a guard; the others are `Life.is_alive` and `FlowHoldings.is_same_epoch` -------------------------------------
+    def _is_state_unchanged(self) -> bool:
+        """Whether the group's state is still the one that was looked at last."""
+        known = self._state_token
+        return known is not None and isinstance(self._ownership.read_state(self._key, known=known), Unchanged)
 
     def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
         """What the state grants is this very instance's by the checkpoint, too."""
-        return checkpoint.is_of(self._queue_id, me, epoch)
+        return checkpoint.is_of(self._group.queue_id, me, epoch)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -277,15 +287,18 @@ class Session(GroupMembership):
         life = self._life
         if life is None:
             raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
-        if life.is_alive(self._effects.now_s()):
+        if self._is_alive(life):
             return life
         if life.instance != self._told_over:
             self._told_over = life.instance
             _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
-            self._require_group()
+            self._group.head(self._flow)  # raises where the group is gone
+        # Or the next instance would mark what nobody had. It is not worth a failure.
+        with suppress(Unavailable):
+            self._close(self._holdings.by_partition.values())
         self._holdings.drop()
-        self._life = self._binder.bind(self._holdings.mapping, self._holdings.deliveries())
+        self._life = self._binder.bind(self._holdings.mapping)
         return self._life
 
     def _look(self) -> GroupState | None:
@@ -295,7 +308,7 @@ class Session(GroupMembership):
             self._state = self._state_token = None
         elif not isinstance(found, Unchanged):
             state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
-            is_mine = state.queue_id == self._queue_id
+            is_mine = state.queue_id == self._group.queue_id
             self._state, self._state_token = (state, found.token) if is_mine else (None, None)
         return self._state
 
@@ -314,41 +327,50 @@ class Session(GroupMembership):
         if state is None or not life.seen:
             self._holdings.hold_back()
         else:
+            # A drained handoff waits for it, where this flow raised what the state did not let it deliver any more.
+            self._tell(life, self._close(self._holdings.taken(state, self._me(life))))
             self._claim(life, self._holdings.settle(state, self._me(life)))
-        self._writer.write(life, everything=False)
+        self._write(everything=False)
 
     def _claim(self, life: Life, grants: Mapping[int, Grant]) -> None:
-        """Read the checkpoints of what is newly granted, and enter it into the record before anything is delivered."""
-        fresh: list[tuple[Holding, Checkpoint]] = []
+        """Read the checkpoints of what is newly granted, then, if need be, the head."""
+        fresh: dict[int, Checkpoint] = {}
         for partition, grant in grants.items():
             if self._holdings.has_claimed((partition,)):
                 continue
             checkpoint = self._checkpoints.read(partition)
-            if checkpoint is None or not self._names_me(checkpoint, self._me(life), grant.epoch):
-                # The state may be about to change. If it stays, a new bind makes the coordinator look at that.
-                now_s, patience_s = self._effects.now_s(), self._settings.beat_interval_s
-                if self._holdings.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
-                    life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
+            if checkpoint is not None and self._names_me(checkpoint, self._me(life), grant.epoch):
+                fresh[partition] = checkpoint
                 continue
-            checkpoint = self._checkpoint_writer.claimed(checkpoint)
-            fresh.append(
-                (self._holdings.offered(checkpoint, grant, self._checkpoint_writer.begin(checkpoint)), checkpoint)
-            )
+            # The state may be about to change. If it stays, a new bind makes the coordinator look at that.
+            now_s, patience_s = self._effects.now_s(), self._settings.beat_interval_s
+            if self._holdings.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
+                life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
         if fresh:
-            self._writer.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
-        for holding, checkpoint in fresh:
-            self._holdings.take(holding, checkpoint, self._effects.now_s())
+            self._hold(fresh, [partition for partition in fresh if grants[partition].paused])
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, *, everything: bool) -> None:
-        life = self._life
-        if life is None:
-            return
-        try:
-            self._writer.write(life, everything=everything)
-        except (Fenced, Reincarnated) as error:
-            life.end(str(error))
+        """Also by an instance that has ended: less will come again."""
+        closes = 0
+        for partition, holding in list(self._holdings.by_partition.items()):
+            try:
+                closes += self._save_due(holding, everything=everything)
+            except Fenced as error:
+                _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
+                self._holdings.lose(partition)
+        if self._life is not None:
+            self._tell(self._life, closes)
+
+    def _close(self, holdings: Iterable[Holding]) -> int:
+        """Say of each what was announced, and no more; how many have nothing in hand now."""
+        closes = 0
+        for holding in list(holdings):
+            if holding.checkpoint is not None:
+                with suppress(Fenced):
+                    closes += self._close_one(holding)
+        return closes
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Invalid
+from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.claims import Binding, Standing, View
-from partq_spark.group.holdings import Holding
-from partq_spark.group.membership import GroupMembership
-from partq_spark.group.model import GroupKey, Owner
-from partq_spark.group.settings import SessionSettings
+from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.membership import GroupMembership, SessionSettings
+from partq_spark.group.model import Owner
 from partq_spark.log import layouts
 from partq_spark.log.groups import removed
 from partq_spark.log.model import Head, at
@@ -39,25 +38,19 @@ _log = logging.getLogger("partq.flow")
 
 
 class SoloSession(GroupMembership):
-    """One flow without others. `head` reads the queue's head, now; `seen` is the head as it was read last."""
+    """One flow without others."""
 
     def __init__(
         self,
+        group: GroupInQueue,
         checkpoints: CheckpointStore,
-        key: GroupKey,
-        queue_id: str,
         flow: str,
         settings: SessionSettings | None = None,
         effects: Effects | None = None,
-        *,
-        head: Callable[[], Head],
-        seen: Callable[[], Head],
-        start_of: Callable[[int], int],
-        milestones: Callable[[int], Sequence[int]] = lambda _: (),
+        run: RunAll = in_a_row,
     ) -> None:
-        super().__init__(checkpoints, key, queue_id, flow, settings, effects, start_of=start_of, milestones=milestones)
-        self._head = head
-        self._seen = seen
+        super().__init__(group, checkpoints, flow, settings, effects, run)
+        self._key = group.key
         self._settled: tuple[int, int] | None = None  # what the last look settled of resizes and rewinds
         self._me: Owner | None = None
         self._verified_s = 0.0
@@ -85,7 +78,7 @@ class SoloSession(GroupMembership):
         return Binding(view=self._view(me), answered=True)
 
     def unbind(self) -> None:
-        """Write down what is acknowledged and delivered. The partitions stay this flow's until somebody takes them."""
+        """Write down what is acknowledged and announced. The partitions stay this flow's until somebody takes them."""
         if self._me is None:
             return
         try:
@@ -96,60 +89,54 @@ class SoloSession(GroupMembership):
 
     def _take(self, me: Owner, mapping: Mapping[int, int]) -> Head:
         """What the group has to deliver and this flow does not have yet; returns the head by which that was."""
-        head = self._head()
+        head = self._group.head(self._flow)
         taken: dict[int, Checkpoint] = {}
-        silent: set[int] = set()
         wanted = layouts.partitions_for(head, self.acknowledged(layouts.leaving(head)))
         for partition in mapping.keys() - set(wanted):
             self._leave_finished(me, partition, mapping[partition], at(head.next, partition))
         for partition in wanted:
-            if self._holdings.has_claimed((partition,)):
-                continue
-            taken[partition], is_silent = self._fence(me, partition, mapping.get(partition), head.next[partition])
-            if is_silent:
-                silent.add(partition)
-        if not taken:
-            return head
-        # The flow that this fence overtook may have delivered what was published up to the fence, but nothing after it,
-        # because it looks at the checkpoints after it has looked at the log (`confirm`).
-        after = self._head().next if silent else head.next
-        for partition, fenced in taken.items():
-            checkpoint = self._checkpoint_writer.claimed(fenced)
-            below = max(checkpoint.redelivered_below, after[partition] if partition in silent else 0)
-            self._hold(replace(checkpoint, redelivered_below=below))
+            if not self._holdings.has_claimed((partition,)):
+                taken[partition] = self._fence(me, partition, mapping.get(partition))
+        self._hold(taken)
         return head
 
-    def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
-        """The partition's checkpoint as this flow's, and whether its owner before left no word of how far it came: it
-        was another flow, or this one, killed.
+    def _fence(
+        self,
+        me: Owner,
+        partition: int,
+        known: int | None,
+        *,
+        may_take: Callable[[Checkpoint | None], bool] = lambda _: True,
+    ) -> Checkpoint:
+        """The partition's checkpoint as this flow's. `known`: at which epoch it had the partition before. Raises
+        `Fenced` if others take it all the time, or it is one that may not be taken.
         """
         refused: FenceRefused | None = None
         for _ in range(MAX_TRIES):
             found = self._checkpoints.read(partition)
+            if not may_take(found):
+                raise Fenced(self._taken_over(partition, found))
             owner = found.owner if found is not None else None
             # Deleted, as a damaged one may be: no epoch comes twice, and this flow delivered from it before.
-            deleted = found is None and known is not None
             epoch = found.epoch if found is not None else known or 0
             same = owner is not None and owner.flow == me.flow and epoch == known
-            foreign = deleted or (owner is not None and not same)
-            silent = foreign or (found is not None and (found.delivering or found.rewound))
             try:
                 fenced = self._checkpoints.fence(
                     partition,
                     to=me,
                     epoch=epoch if same else epoch + 1,
                     replaces=owner if same else None,
-                    start=self._checkpoint_writer.start(partition),
-                    delivered=end if silent else None,
+                    start=self._start(partition),
+                    known_epoch=known or 0,
                 )
             except FenceRefused as error:
                 refused = error
                 continue
-            if foreign and owner is not None:
+            if owner is not None and owner.flow != me.flow:
                 _log.warning(
                     "flow %s took partition %d of group %s from flow %s", me.flow, partition, self._key, owner.flow
                 )
-            return fenced, silent
+            return fenced
         raise Fenced(
             f"partition {partition} of group {self._key} was taken by others {MAX_TRIES} times in a row while flow "
             f"{me.flow!r} took it: run one query of a group with ownership=none, or share it by an ownership"
@@ -174,7 +161,7 @@ class SoloSession(GroupMembership):
 
     def _look_interval_s(self) -> float:
         """Longer while the head shows no resize and no rewind that is not settled: then only an owner may have come."""
-        head = self._seen()
+        head = self._group.seen
         leaves = any(partition >= head.partitions for partition in self._holdings.by_partition)
         if leaves or self._changes(head) != self._settled:
             return max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s)
@@ -195,22 +182,25 @@ class SoloSession(GroupMembership):
             holding = self._holdings.by_partition.get(partition)
             if holding is None or holding.acknowledged < end:
                 continue
-            try:
-                self._checkpoints.fence(partition, to=None, epoch=holding.epoch + 1, start=end, delivered=None)
-            except FenceRefused:
-                continue  # somebody took it, which the next look finds out
-            self._holdings.lose(partition)
-            _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
+            if self._give_up(partition, holding.epoch, end):
+                self._holdings.lose(partition)
+                _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
 
     def _leave_finished(self, me: Owner, partition: int, known: int, end: int) -> None:
         """The same of one that was finished, or has gone, before this process began: a batch that Spark repeats from an
         older Spark checkpoint would wait for it.
         """
         found = self._checkpoints.read(partition)
-        if found is None or found.owner is None or (found.owner.flow, found.epoch) != (me.flow, known):
-            return
-        with suppress(FenceRefused):  # somebody took it, as above
-            self._checkpoints.fence(partition, to=None, epoch=known + 1, start=end, delivered=None)
+        if found is not None and found.owner and (found.owner.flow, found.epoch) == (me.flow, known):
+            self._give_up(partition, known, end)
+
+    def _give_up(self, partition: int, epoch: int, end: int) -> bool:
+        """Nobody has it from now on, finished at `end`; False: somebody took it, which the next look finds out."""
+        try:
+            self._checkpoints.fence(partition, to=None, epoch=epoch + 1, start=end, finished=end)
+        except FenceRefused:
+            return False
+        return True
 
     def confirm(self) -> View:
         """Look whether the partitions are still this flow's, after the log was looked at: what was announced is read
@@ -220,29 +210,21 @@ class SoloSession(GroupMembership):
         asked_s = self._effects.now_s()
         self._verify(me)
         self._confirmed_s = asked_s
-        for holding in self._holdings.by_partition.values():
-            holding.read = holding.delivered
         return self._view(me)
 
     def deliver(self, ends: Mapping[int, int]) -> bool:
-        """Note it; the checkpoint says only that messages are delivered, and that once. Raises `Fenced`."""
-        me = self._required()
-        for partition in ends:
-            holding = self._holdings.by_partition.get(partition)
-            if holding is None or holding.checkpoint is None:
-                return False
-            try:
-                holding.checkpoint = self._checkpoints.deliver(holding.checkpoint)
-            except Fenced:
-                self._verify(me)  # raises, unless it was rewound
-                return False
-        for partition, end in ends.items():  # not before all may be: of False nothing is delivered
-            holding = self._holdings.by_partition[partition]
-            holding.delivered = max(holding.delivered, end)
+        """Nobody else says whether it may: its checkpoints cover it. Raises `Fenced`."""
+        me, held = self._required(), self._holdings.by_partition
+        if not self._holdings.has_claimed(ends):
+            return False
+        try:
+            self._announce(ends)
+        except Fenced:
+            self._verify(me)  # raises, unless it was rewound
+            return False
+        for partition, end in ends.items():
+            held[partition].announced = max(held[partition].announced, end)
         return True
-
-    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        return self._checkpoint_writer.acknowledged(partitions)
 
     def lease_left_s(self) -> float:
         """Without end, but for what was confirmed: there is no lease, and another query takes over without asking."""
@@ -271,9 +253,9 @@ class SoloSession(GroupMembership):
         rewound: list[int] = []
         for partition, holding in self._holdings.by_partition.items():
             found = listed.get(partition)
-            if found is not None and self._is_rewound(found, me, holding.epoch):
+            if self._is_rewound(found, me, holding.epoch):
                 rewound.append(partition)
-            elif found is None or not found.is_of(self._queue_id, me, holding.epoch):
+            elif found is None or not found.is_of(self._group.queue_id, me, holding.epoch):
                 raise Fenced(self._taken_over(partition, found))
         for partition in rewound:
             self._take_again(me, partition)
@@ -281,42 +263,27 @@ class SoloSession(GroupMembership):
         return not rewound
 
     def _take_again(self, me: Owner, partition: int) -> None:
-        """Go on from where somebody rewound the partition to. It is held as before until that has gone well."""
-        holding = self._holdings.by_partition[partition]
-        for _ in range(MAX_TRIES):
-            found = self._checkpoints.read(partition)
-            if found is None or not self._is_rewound(found, me, holding.epoch):
-                break  # another query came in between: it has the whole group, or will have
-            try:
-                fenced = self._checkpoints.fence(
-                    partition,
-                    to=me,
-                    epoch=found.epoch if found.owner == me else found.epoch + 1,
-                    start=self._checkpoint_writer.start(partition),
-                    delivered=holding.delivered,
-                )
-            except FenceRefused:
-                continue
-            _log.warning(
-                "partition %d of group %s was rewound to offset %s: flow %s goes on from there",
-                partition,
-                self._key,
-                fenced.offset,
-                me.flow,
-            )
-            self._holdings.lose(partition)
-            self._hold(self._checkpoint_writer.claimed(fenced))
-            return
-        raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
+        """Go on from where somebody rewound the partition to. It is held as before until that has gone well; if another
+        query came in between, that has the whole group, or will have.
+        """
+        epoch = self._holdings.by_partition[partition].epoch
+        may_take = partial(self._is_rewound, me=me, epoch=epoch)
+        fenced = self._fence(me, partition, None, may_take=may_take)
+        _log.warning(
+            "partition %d of group %s was rewound to offset %s: flow %s goes on from there",
+            partition,
+            self._key,
+            fenced.offset,
+            me.flow,
+        )
+        self._holdings.lose(partition)
+        self._hold({partition: fenced})
 
-    def _hold(self, checkpoint: Checkpoint) -> None:
-        start = self._checkpoint_writer.begin(checkpoint)
-        holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
-        self._holdings.take(holding, checkpoint, self._effects.now_s())
-
-    def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
+    def _is_rewound(self, found: Checkpoint | None, me: Owner, epoch: int) -> bool:
         """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost."""
-        theirs = found.is_void or found.queue_id != self._queue_id
+        if found is None:
+            return False
+        theirs = found.is_void or found.queue_id != self._group.queue_id
         return not theirs and found.epoch > epoch and found.owner in (None, me)
 
     def _taken_over(self, partition: int, found: Checkpoint | None) -> str:
@@ -325,7 +292,7 @@ class SoloSession(GroupMembership):
                 f"checkpoint {self._checkpoints.name_of(partition)} of flow {self._flow!r} was deleted while it was in "
                 "use: start again"
             )
-        if found.queue_id == self._queue_id and found.since > self._checkpoints.since:
+        if found.queue_id == self._group.queue_id and found.since > self._checkpoints.since:
             return removed(self._key, f"flow {self._flow!r} stops")
         who = "nobody" if found.owner is None else f"flow {found.owner.flow!r} (instance {found.owner.instance})"
         return (
@@ -335,21 +302,15 @@ class SoloSession(GroupMembership):
         )
 
     def _write(self, *, everything: bool) -> None:
-        """With everything also how far it has delivered: an AvailableNow run ends so, and may be killed before it is
-        stopped.
-        """
         me = self._me
         if me is None:
             return
         for partition, holding in self._holdings.by_partition.items():
             try:
-                if everything and holding.checkpoint is not None and holding.checkpoint.delivering:
-                    self._checkpoint_writer.leave(holding)
-                else:
-                    self._checkpoint_writer.advance(holding, everything=everything)
+                self._save_due(holding, everything=everything)
             except Fenced as error:
                 found = self._checkpoints.read(partition)
-                if found is None or not self._is_rewound(found, me, holding.epoch):
+                if not self._is_rewound(found, me, holding.epoch):
                     raise Fenced(self._taken_over(partition, found)) from error
                 self._verified_s = -math.inf  # the next look takes it again; this comes again from there
 

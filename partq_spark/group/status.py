@@ -6,30 +6,27 @@ deliver gets its reason in words.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from partq_spark.group import scaling
-from partq_spark.group.checkpoint import acknowledged_to, is_without_offset
 from partq_spark.group.claims import flow_of
+from partq_spark.group.in_queue import GroupProgress
 from partq_spark.group.model import (
-    Delivery,
     FlowRecord,
     GroupKey,
+    GroupSettings,
     GroupState,
     Lease,
     Owner,
     Partition,
     PartitionStatus,
     Phase,
+    Progress,
     RebalanceStatus,
 )
 from partq_spark.log import layouts
-
-if TYPE_CHECKING:
-    from partq_spark.group.checkpoints import Checkpoint
-    from partq_spark.log.model import Head
+from partq_spark.log.model import at
 
 SILENT_LEADER_S = 10.0  # a leader renews about once a second; longer silence is told to people
 
@@ -114,15 +111,9 @@ class GroupReading:
     """
 
     key: GroupKey
-    ends: Sequence[int]  # of the log, per partition
-    starts: Sequence[int]  # of the group
-    layout_partitions: int
-    checkpoints: Mapping[int, Checkpoint]
-    damaged: Mapping[int, str] = field(default_factory=dict)  # of checkpoints that cannot be read: why, and what to do
-    head: Head | None = None  # None: the partition count never changed
+    progress: GroupProgress
     kept: bool = True  # False: no ownership was asked, there is nothing but checkpoints
     away: str = ""  # why what the ownership says cannot be read now: there is nothing but checkpoints
-    ownership: str | None = None  # how the group is shared, as the head says it
     state: GroupState | None = None
     state_token: str | None = None
     state_age_s: float = 0.0
@@ -133,6 +124,11 @@ class GroupReading:
     lease_damage: str = ""
     lease: Lease | None = None
     lease_age_s: float | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Nobody shares the group, as far as is known here: its checkpoints tell all that there is."""
+        return self.state is None and not self.kept and not self.away
 
 
 def partition_status(state: GroupState, partition: Partition) -> PartitionStatus:
@@ -149,9 +145,7 @@ def partition_status(state: GroupState, partition: Partition) -> PartitionStatus
 
 def view(seen: GroupReading) -> GroupView:
     """The whole picture of one group."""
-    if seen.state is None:
-        return _without_coordinator(seen)
-    state = seen.state
+    state = seen.state if seen.state is not None else _as_the_checkpoints_say(seen.progress)
     deadline = _remaining(seen, "holddown", state.holddown_until_s)
     partitions = tuple(_partition(seen, state, each, deadline) for each in state.partitions.values())
     return GroupView(
@@ -160,58 +154,27 @@ def view(seen: GroupReading) -> GroupView:
         group=seen.key.group,
         rebalance_status=state.status,
         rebalance_deadline_s=deadline,
-        scale_status=_scale_status(seen, state.partitions.keys()),
+        scale_status=scaling.scale_status(seen.progress.head, seen.progress.done_of_all, state.partitions.keys()),
         partitions=_with_waits(seen, partitions),
         flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records, *seen.damaged_flows})),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
-        damaged=tuple(number for number, each in state.partitions.items() if each.stuck or number in seen.damaged),
+        damaged=tuple(
+            number for number, each in state.partitions.items() if each.stuck or number in seen.progress.damaged
+        ),
     )
 
 
-def _without_coordinator(seen: GroupReading) -> GroupView:
+def _as_the_checkpoints_say(progress: GroupProgress) -> GroupState:
     """No state was ever written, or it was lost: the checkpoints alone say whose the partitions are."""
     partitions = []
-    present = range(seen.layout_partitions)
-    numbers = present if seen.head is None else layouts.partitions_for(seen.head, _done(seen))
-    for number in numbers:
-        checkpoint = seen.checkpoints.get(number)
-        owner = checkpoint.owner if checkpoint else None
-        partitions.append(
-            PartitionView(
-                partition=number,
-                status=_status_without_state(seen, owner),
-                flow=owner.flow if owner else None,
-                epoch=checkpoint.epoch if checkpoint else 0,
-                acknowledged=_acknowledged(seen, number),
-                delivered=None,
-                end=_at(seen.ends, number),
-                handoff=None,
-                reason=seen.damaged.get(number) or _last_owner(seen, owner),
-            )
-        )
-    return GroupView(
-        namespace=seen.key.namespace,
-        queue=seen.key.queue,
-        group=seen.key.group,
-        rebalance_status=RebalanceStatus.READY,
-        rebalance_deadline_s=None,
-        scale_status=_scale_status(seen, numbers),
-        partitions=_with_waits(seen, partitions),
-        flows=tuple(
-            replace(_flow(seen, None, name), bound=name in seen.records and seen.records[name].bound)
-            for name in sorted({*seen.records, *seen.damaged_flows})
-        ),
-        coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
-        notes=_notes(seen),
-        damaged=tuple(number for number in numbers if number in seen.damaged),
-    )
-
-
-def _status_without_state(seen: GroupReading, owner: Owner | None) -> PartitionStatus:
-    if owner is None:
-        return PartitionStatus.UNASSIGNED
-    return PartitionStatus.UNBOUND if seen.kept or seen.away else PartitionStatus.READY
+    for number in layouts.partitions_for(progress.head, progress.done_of_all):
+        found = progress.checkpoints.get(number)
+        owner, epoch = (found.owner, found.epoch) if found is not None else (None, 0)
+        phase = Phase.FREE if owner is None else Phase.OWNED
+        partitions.append(Partition(partition=number, phase=phase, epoch=epoch, owner=owner))
+    by_number = {each.partition: each for each in partitions}
+    return GroupState(queue_id=progress.head.queue_id, settings=GroupSettings(), partitions=by_number)
 
 
 def _last_owner(seen: GroupReading, owner: Owner | None) -> str:
@@ -228,7 +191,7 @@ def _notes(seen: GroupReading) -> tuple[str, ...]:
 
 
 def _retention_notes(seen: GroupReading) -> tuple[str, ...]:
-    if not any(is_without_offset(each) for each in seen.checkpoints.values()):
+    if not seen.progress.without_offsets:
         return ()
     note = (
         "checkpoints=none: acknowledgements are not written down, so the group holds back every message since its "
@@ -240,7 +203,7 @@ def _retention_notes(seen: GroupReading) -> tuple[str, ...]:
 def _sharing_notes(seen: GroupReading) -> tuple[str, ...]:
     if seen.away:
         return (f"who has what cannot be read now, the checkpoints alone are shown: {seen.away}",)
-    if not seen.kept and seen.ownership == "none":
+    if not seen.kept and seen.progress.group.ownership == "none":
         return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
     if not seen.kept:
         return ("only the checkpoints are shown: name the place where ownership is kept with --ownership",)
@@ -254,45 +217,30 @@ def _sharing_notes(seen: GroupReading) -> tuple[str, ...]:
     return ()
 
 
-def _scale_status(seen: GroupReading, known: Collection[int]) -> str:
-    if seen.head is not None:
-        return scaling.scale_status(seen.head, _done(seen), known)
-    if seen.layout_partitions > len(known):
-        return "ScalingUp"
-    return "ScalingDown" if seen.layout_partitions < len(known) else "Ready"
-
-
-def _done(seen: GroupReading) -> dict[int, int]:
-    """How far each partition is acknowledged. With `checkpoints=none` only flows' records say it, and of a partition
-    that was removed, that it is gone.
-    """
-    done = {number: _acknowledged(seen, number) for number in range(len(seen.ends))}
-    if seen.state is None:
-        return done
-    for number, partition in seen.state.partitions.items():
-        entry = _entry(seen, partition)
-        if entry is not None:
-            done[number] = max(done.get(number, 0), entry.acknowledged)
-    for number, epoch in seen.state.retired.items():
-        mark = seen.checkpoints.get(number)
-        if mark is not None and mark.owner is None and mark.epoch == epoch and number not in seen.state.partitions:
-            done[number] = _at(seen.ends, number)
-    return done
-
-
-def _entry(seen: GroupReading, partition: Partition) -> Delivery | None:
-    """What its owner's record says of it."""
+def _progress(seen: GroupReading, partition: Partition) -> Progress | None:
+    """What its owner says of it."""
     record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
-    return record.entry(partition.partition, partition.epoch) if record is not None else None
+    is_its = record is not None and partition.owner is not None and record.instance == partition.owner.instance
+    return record.progress.get(partition.partition) if record is not None and is_its else None
+
+
+def _delivered(seen: GroupReading, partition: Partition, progress: Progress | None) -> int | None:
+    """By its owner's word; else what it may have delivered."""
+    if progress is not None:
+        return progress.delivered
+    found = seen.progress.checkpoints.get(partition.partition)
+    if found is None or found.owner is None or (found.owner, found.epoch) != (partition.owner, partition.epoch):
+        return None
+    if seen.state is not None and not found.is_open:
+        return None
+    return min(found.may_reach, at(seen.progress.head.next, partition.partition))
 
 
 def _with_waits(seen: GroupReading, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
     """With what the partitions wait for after the partition count was changed (RES-03)."""
     made = tuple(partitions)
-    if seen.head is None:
-        return made
     reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in made}
-    reasons = scaling.reasons(seen.head, _done(seen), reached)
+    reasons = scaling.reasons(seen.progress.head, seen.progress.done_of_all, reached)
     return tuple(
         replace(each, reason="; ".join(filter(None, (each.reason, reasons[each.partition]))))
         if each.partition in reasons
@@ -304,12 +252,14 @@ def _with_waits(seen: GroupReading, partitions: Iterable[PartitionView]) -> tupl
 def _partition(seen: GroupReading, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
     having = partition.holder
     status = partition_status(state, partition)
-    entry = _entry(seen, partition)
-    delivered = entry.delivered if entry is not None else None
-    acknowledged = _acknowledged(seen, partition.partition)
-    damage = seen.damaged.get(partition.partition, "")
-    if damage and entry is not None:
-        acknowledged = max(acknowledged, entry.acknowledged)
+    if status is PartitionStatus.UNBOUND and seen.is_alone:
+        status = PartitionStatus.READY
+    progress = _progress(seen, partition)
+    delivered = _delivered(seen, partition, progress)
+    acknowledged = seen.progress.acknowledged(partition.partition)
+    damage = _damage(seen, partition.partition)
+    if damage and progress is not None:
+        acknowledged = max(acknowledged, progress.acknowledged)
     handoff = None
     if partition.phase is Phase.PAUSED or (partition.phase is Phase.FENCING and partition.owner != partition.to):
         handoff = HandoffView(
@@ -324,10 +274,12 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
         epoch=partition.to_epoch if partition.phase is Phase.FENCING else partition.epoch,
         acknowledged=acknowledged,
         delivered=delivered,
-        end=_at(seen.ends, partition.partition),
+        end=at(seen.progress.head.next, partition.partition),
         handoff=handoff,
         reason="",
     )
+    if seen.state is None:
+        return replace(made, reason=damage or _last_owner(seen, partition.owner))
     return replace(made, reason=_trouble(partition, damage) or _reason(state, partition, made, holddown_s))
 
 
@@ -360,15 +312,15 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
     return ""
 
 
-def _flow(seen: GroupReading, state: GroupState | None, name: str) -> FlowView:
-    flow = state.flows.get(name) if state is not None else None
-    partitions = state.partitions.values() if state is not None else ()
-    having = [each.partition for each in partitions if (owner := each.holder) and owner.flow == name]
+def _flow(seen: GroupReading, state: GroupState, name: str) -> FlowView:
+    flow = state.flows.get(name)
+    having = [each.partition for each in state.partitions.values() if (owner := each.holder) and owner.flow == name]
     record, beat_age_s = seen.records.get(name), seen.beats_age_s.get(name)
+    says_bound = seen.state is None and record is not None and record.bound
     return FlowView(
         flow=name,
         active=bool(flow and flow.bound and flow.active),
-        bound=bool(flow and flow.bound),
+        bound=flow.bound if flow is not None else says_bound,
         partitions=tuple(having),
         last_seen_s=beat_age_s,
         note=_note(seen, name),
@@ -392,9 +344,7 @@ def _remaining(seen: GroupReading, timer: str, deadline_s: float | None) -> floa
     return max(deadline_s - seen.state_age_s, 0.0)
 
 
-def _acknowledged(seen: GroupReading, partition: int) -> int:
-    return acknowledged_to(seen.checkpoints.get(partition), _at(seen.starts, partition))
-
-
-def _at(vector: Sequence[int], partition: int) -> int:
-    return vector[partition] if partition < len(vector) else 0
+def _damage(seen: GroupReading, partition: int) -> str:
+    """Why its checkpoint cannot be read, and what to do."""
+    problem = seen.progress.damaged.get(partition)
+    return str(problem) if problem is not None else ""

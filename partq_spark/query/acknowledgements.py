@@ -75,10 +75,10 @@ class Acknowledgements:
         if known:
             member.acknowledge(known)
 
-    def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
+    def in_hand(self) -> dict[str, Any]:
         """For the application, as `GivenOut.in_hand`."""
         view = self._participant.view
-        return self.given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
+        return self.given_out.in_hand(view.claims if view is not None else {})
 
     def by_application(self, process: str, positions: Mapping[int, RoundPosition]) -> frozenset[int]:
         """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises

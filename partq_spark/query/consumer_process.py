@@ -21,7 +21,7 @@ from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
 from partq_spark.query.manual import RoundPosition
-from partq_spark.query.notify import PAGE, Datagram, Mailbox
+from partq_spark.query.notify import Mailbox, Message, is_taken
 
 BUSY_LOOK_S: Final = 0.5
 """How often the flow is looked after while Spark is busy with a batch and there are no news."""
@@ -201,13 +201,18 @@ class ConsumerProcess:
     # --- the mailbox --------------------------------------------------------------------------------------------------
 
     def _open_mailbox(self) -> None:
-        """As soon as the flow can be found by its name."""
-        if self._mailbox is not None or self._is_without_mailbox:
-            return
+        """As soon as the flow has its name, if nobody listens under it: a batch may have nothing to read. From whoever
+        does, as soon as it is bound.
+        """
         address = self._consumer.address
-        if address is None:
+        is_found = self._mailbox is not None and self._mailbox.is_found
+        if is_found or self._is_without_mailbox or address is None:
             return
+        if self._mailbox is not None:
+            self._mailbox.close()
         try:
+            if not self._is_bound and is_taken(address):
+                return
             self._mailbox = Mailbox(address, self._handle)
         except Invalid as error:
             if self._consumer.needs_mailbox:
@@ -217,7 +222,7 @@ class ConsumerProcess:
             return
         self._consumer.notify = self._mailbox.path
 
-    def _handle(self, message: Datagram) -> Datagram | None:
+    def _handle(self, message: Message) -> Message | None:
         if not self._monitor.acquire(timeout=self._busy_wait_s):
             raise Unavailable("the reader process waits for a store that does not answer: ask again later")
         try:
@@ -225,7 +230,7 @@ class ConsumerProcess:
         finally:
             self._monitor.release()
 
-    def _handled(self, message: Datagram) -> Datagram | None:
+    def _handled(self, message: Message) -> Message | None:
         match message["do"]:
             case "complete":
                 try:
@@ -234,13 +239,10 @@ class ConsumerProcess:
                     self._look()
                 return None
             case "in_hand":
-                return {
-                    **self._consumer.acknowledgements.in_hand(after=int(message["after"]), most=PAGE),
-                    "bound": self._is_bound,
-                }
+                return self._consumer.acknowledgements.in_hand()
             case "acknowledge":
                 positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
                 still = self.acknowledge(str(message["process"]), positions)
-                return {"still": sorted(still), "bound": self._is_bound}
+                return {"still": sorted(still)}
             case other:
                 raise Invalid(f"{other!r} is not known to this version of partq")

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from partq_spark.base.effects import Effects
+from partq_spark.base.side_by_side import in_a_row, side_by_side
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.urls import STORE
-from partq_spark.group.key_order import Milestones
+from partq_spark.group.in_queue import GroupInQueue
 from partq_spark.group.membership import Membership
-from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import admin
 from partq_spark.log.connect import open_queue, shared_store
-from partq_spark.log.groups import require_group, require_ownership
-from partq_spark.log.model import Head, at, group_start
+from partq_spark.log.groups import require_ownership
+from partq_spark.log.model import at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
 from partq_spark.query.consumer import ConsumerLoop
@@ -39,6 +40,9 @@ VERIFY_S = 30.0
 """Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
 each delivery anyway.
 """
+
+MOST_AT_ONCE = 16
+"""Checkpoints that are written side by side where each write takes a request."""
 
 _log = logging.getLogger("partq.flow")
 
@@ -57,8 +61,8 @@ def _participant(queue: QueueLog, options: SourceOptions, effects: Effects) -> P
     if group is None:
         return Ungrouped(queue, options, effects)
 
-    def join(flow: str, head: Head) -> tuple[Membership, CheckpointStore]:
-        return join_group(queue, options, group, flow, head, effects)
+    def join(flow: str) -> tuple[Membership, CheckpointStore]:
+        return join_group(queue, options, group, flow, effects)
 
     return GroupParticipant(
         queue, options, effects, create_group=lambda: create_group(queue, options, group), join=join
@@ -99,76 +103,48 @@ def join_group(
     options: SourceOptions,
     group: GroupOptions,
     flow: str,
-    head: Head,
     effects: Effects | None = None,
 ) -> tuple[Membership, CheckpointStore]:
-    """A membership of `flow` in the group as `head` has it, not bound yet, and its checkpoints. Raises `Invalid`."""
+    """A membership of `flow` in the group as the queue's head shows it, not bound yet, and its checkpoints. Raises
+    `Invalid`.
+    """
     target = options.target
-    key = GroupKey(target.namespace, target.queue, group.name)
-    store = shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s))
-    since = head.groups[group.name].since_sequence
-    checkpoints = CheckpointStore(store, key, head.queue_id, since=since, effects=effects)
+    found = GroupInQueue(queue, group.name)
+    checkpoints = found.checkpoints(shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s)), effects)
     ownership = None
     if group.ownership != "none":
-        ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
-    return membership_in(queue, group, flow, head, checkpoints, ownership, effects), checkpoints
+        ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=found.key)
+    settings = session_settings(group, queue.store.url, options.max_delivered_unacked)
+    return membership_in(found, checkpoints, ownership, flow, settings, effects, queue.store.url), checkpoints
 
 
 def membership_in(
-    queue: QueueLog,
-    group: GroupOptions,
-    flow: str,
-    head: Head,
+    group: GroupInQueue,
     checkpoints: CheckpointStore,
     ownership: Ownership | None,
+    flow: str,
+    settings: SessionSettings,
     effects: Effects | None,
+    store_url: str,
 ) -> Membership:
     """A membership over these stores; `ownership` is None for a flow that has the group to itself."""
-    key = GroupKey(queue.namespace, queue.name, group.name)
-    queue_id, found = head.queue_id, head.groups[group.name]
-    interval_s = group.checkpoint_interval_s
-    interval_s = interval_s if interval_s is not None else default_checkpoint_interval_s(queue.store.url)
-    settings = SessionSettings(
-        session_timeout_s=group.session_timeout_s,
-        beat_interval_s=beat_interval_s(group, queue.store.url),
-        checkpoint_interval_s=interval_s,
-        verify_interval_s=max(interval_s, VERIFY_S if is_paid(queue.store.url) else BEAT_S),
-        keep_offsets=group.keep_offsets,
-    )
-
-    def start_of(partition: int) -> int:
-        return group_start(found, partition)
-
-    def present() -> Head:
-        now = queue.require(queue_id)
-        require_group(now, group.name, found.since_sequence, f"flow {flow!r} ends")
-        return now
-
-    milestones = Milestones(lambda: queue.head)
+    run = side_by_side(ThreadPoolExecutor(MOST_AT_ONCE, "partq checkpoints")) if is_paid(store_url) else in_a_row
     if ownership is None:
-        return SoloSession(
-            checkpoints,
-            key,
-            queue_id,
-            flow,
-            settings,
-            effects,
-            head=present,
-            seen=lambda: queue.head,
-            start_of=start_of,
-            milestones=milestones,
-        )
-    return Session(
-        ownership,
-        checkpoints,
-        key,
-        queue_id,
-        flow,
-        settings,
-        effects,
-        require_group=present,
-        start_of=start_of,
-        milestones=milestones,
+        return SoloSession(group, checkpoints, flow, settings, effects, run)
+    return Session(ownership, group, checkpoints, flow, settings, effects, run)
+
+
+def session_settings(group: GroupOptions, store_url: str, most_unacknowledged: int | None) -> SessionSettings:
+    """By the options of a query, and by what requests cost."""
+    interval_s = group.checkpoint_interval_s
+    interval_s = interval_s if interval_s is not None else default_checkpoint_interval_s(store_url)
+    return SessionSettings(
+        session_timeout_s=group.session_timeout_s,
+        beat_interval_s=beat_interval_s(group, store_url),
+        checkpoint_interval_s=interval_s,
+        verify_interval_s=max(interval_s, VERIFY_S if is_paid(store_url) else BEAT_S),
+        keep_offsets=group.keep_offsets,
+        max_unacknowledged=most_unacknowledged,
     )
 
 

@@ -80,19 +80,17 @@ class GivenOut:
         """Of a batch that was made of `spans`: what it says that all of it is dealt with."""
         return {p: RoundPosition(span.epoch, span.to, self._rounds[p]) for p, span in spans.items()}
 
-    def in_hand(self, claims: Mapping[int, Claim], *, after: int, most: int) -> dict[str, Any]:
-        """For the application: of at most `most` partitions beyond `after` the epoch, what is acknowledged, what was
-        given out, and the round; `lost` are those of them that were given out and have moved on. `more`: there are
-        others.
+    def in_hand(self, claims: Mapping[int, Claim]) -> dict[str, Any]:
+        """For the application: of each partition the epoch, what is acknowledged, what was given out, and the round;
+        `lost` are those that were given out and have moved on.
         """
-        known = sorted(p for p in self._spans if p > after)
-        held = {p: claims[p] for p in known[:most] if p in claims and claims[p].epoch == self._epoch(p)}
-        page = {
+        held = {p: claims[p] for p in sorted(self._spans) if p in claims and claims[p].epoch == self._epoch(p)}
+        lost = [p for p in sorted(self._spans) if p not in held]
+        found = {
             str(p): [claim.epoch, claim.acknowledged, self._spans[p].to, self._rounds[p]] for p, claim in held.items()
         }
-        lost = [p for p in known[:most] if p not in held]
         self.void(lost)
-        return {"process": self.process, "p": page, "lost": lost, "more": len(known) > most}
+        return {"process": self.process, "p": found, "lost": lost}
 
     def due(self, process: str, positions: Mapping[int, RoundPosition]) -> dict[int, Position]:
         """Those that may be acknowledged. Raises `Invalid` for what was not given out, and then none of them is."""

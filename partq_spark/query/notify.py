@@ -1,9 +1,10 @@
 """The local socket of a reader process: a listener or an application says here what has been dealt with. No pyspark.
 
-Messages are Unix datagrams of JSON in a folder that only this user may enter: no credentials, no port, nothing that
-leaves the machine. A query's listener says that a batch is complete, an application with `ackMode=manual` how far it
-is. The socket is found by the flow's name, or by the address in the query's progress (`notify`). What the words mean is
-decided by the consumer and, for applications, in `client.acknowledge`.
+One stream socket for each flow, in a folder that only this user may enter: no credentials, no port, nothing that leaves
+the machine. It is found by the flow's name, or by the address in the query's progress (`notify`); who is bound as the
+flow takes it over from a process before. One connection carries a line of JSON, and the answer if there is
+one. A listener says that a batch is complete, an application with `ackMode=manual` how far it is. What the words
+mean is decided by the consumer and, for applications, in `client.acknowledge`.
 """
 
 from __future__ import annotations
@@ -28,19 +29,15 @@ from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.base.folders import private_folder
 
 VERSION: Final = 1
-PAGE: Final = 24
-"""Partitions in one message: macOS takes datagrams of 2 KiB."""
 
-_MOST_BYTES: Final = 65536
-_MOST_WORDS: Final = 1000  # characters of an error's message: the rest of a datagram is little
+_MOST_BYTES: Final = 1 << 22  # of a line: a thousand partitions take some 100 kB
+_WAITING: Final = 64  # connections that nobody has looked at yet
 _FIRST_LOOK_S: Final = 0.02
 _MOST_LOOK_S: Final = 0.2
-_SILENCE_S: Final = 1.0  # after which the next process under the name is asked too
-_SENDING_S: Final = 1.0  # to a process that does not read: then its queue is full
-_BEING_BORN_S: Final = 1.0  # a socket has its path a moment before it answers there
+_PATIENCE_S: Final = 1.0  # with one who connects and says nothing, or who does not take the answer
 _log = logging.getLogger("partq.flow")
 
-Datagram = Mapping[str, Any]
+Message = Mapping[str, Any]
 
 
 class Address(NamedTuple):
@@ -67,212 +64,181 @@ def folder() -> Path:
 
 
 class Mailbox:
-    """The receiving end. `handle` gets each message and returns the answer, None for none; its errors are answered.
+    """The receiving end, which has the flow's path from now on. `handle` gets each message and returns the answer, None
+    for none; its errors are answered. One message after the other, in a thread of its own.
 
     Raises `Invalid` if no socket can be made here.
     """
 
-    def __init__(self, address: Address, handle: Callable[[Datagram], Datagram | None]) -> None:
+    def __init__(self, address: Address, handle: Callable[[Message], Message | None]) -> None:
         self._handle = handle
-        place = folder()
-        _sweep(place)
-        path = place / f"{address.stem}-{os.getpid()}-{secrets.token_hex(2)}"
+        path = folder() / address.stem
         self.path = str(path)
-        self._socket = _bound_to(path)
-        self._open = True
+        self._socket = _listening_at(path)
+        self._inode = _inode(self.path)
         self._thread = threading.Thread(target=self._serve, name="partq mailbox", daemon=True)
         self._thread.start()
 
+    @property
+    def is_found(self) -> bool:
+        """Whether the path still leads here: another process may have become the flow meanwhile."""
+        return _inode(self.path) == self._inode
+
     def close(self) -> None:
-        """Nothing is received any more. May be repeated."""
-        if not self._open:
-            return
-        self._open = False
-        with contextlib.suppress(OSError):
-            Path(self.path).unlink()
+        """Nothing is received any more. A successor's path stays. May be repeated."""
+        if self.is_found:
+            with contextlib.suppress(OSError):
+                Path(self.path).unlink()
+        self._inode = 0
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _serve(self) -> None:
-        while self._open:
+        while True:
             try:
-                data, sender = self._receive()
+                connection, _ = self._socket.accept()
             except OSError:
                 return  # closed
-            if not data:
-                continue
-            answer = self._answered(data)
-            if answer is None or not sender:  # a sender without an address waits for no answer
-                continue
-            try:
-                self._socket.sendto(_encoded(answer), socket.MSG_DONTWAIT, sender)
-            except OSError as error:
-                _log.info("the process that asked about the flow has gone: %s", error)
+            with connection, contextlib.suppress(OSError):  # the other end has gone
+                connection.settimeout(_PATIENCE_S)
+                answer = self._answered(_read_line(connection))
+                if answer is not None:
+                    connection.sendall(_line(answer))
 
-    def _receive(self) -> tuple[bytes, str | None]:
-        return self._socket.recvfrom(_MOST_BYTES)
-
-    def _answered(self, data: bytes) -> Datagram | None:
-        number: object = None
+    def _answered(self, data: bytes) -> Message | None:
         try:
             message = json.loads(data)
             if not isinstance(message, dict):
                 raise TypeError("no object")
-            number = message.get("n")
             if message.get("v") != VERSION:
                 raise Invalid(f"the message is not of version {VERSION}: use one partq for reader and application")
-            answer = self._handle(message)
+            return self._handle(message)
         except PartqError as error:
-            answer = _failed(type(error).__name__, str(error))
+            return {"error": type(error).__name__, "message": str(error)}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            answer = _failed("Invalid", f"the message is malformed ({error!r})")
+            return {"error": "Invalid", "message": f"the message is malformed ({error!r})"}
         except Exception as error:  # noqa: BLE001 - logged, and the asker is told
             # Not this message's fault. The next one may do better, and without a mailbox nothing is ever acknowledged.
             _log.exception("a message to the reader was not dealt with")
-            answer = _failed("Unavailable", f"the reader could not deal with it ({error!r}): see its log, ask again")
-        return None if answer is None else {**answer, "n": number}
+            words = f"the reader could not deal with it ({error!r}): see its log, ask again"
+            return {"error": "Unavailable", "message": words}
 
 
-def _failed(kind: str, words: str) -> Datagram:
-    return {"error": kind, "message": words[:_MOST_WORDS]}
-
-
-def send(path: str, message: Datagram) -> bool:
-    """Send without waiting for anything; whether it could be sent."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+def is_taken(address: Address) -> bool:
+    """Whether somebody listens for this flow. Raises `Invalid` if no socket can be made here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        asker.setblocking(False)
         try:
-            sender.sendto(_encoded(message), socket.MSG_DONTWAIT, path)
+            asker.connect(str(folder() / address.stem))
+        except BlockingIOError:
+            return True  # and is busy
         except OSError:
             return False
     return True
 
 
-class Requester:
-    """The asking end: finds the flow's reader process, and the next one after it. One user at a time.
+def send(path: str, message: Message) -> bool:
+    """Send without waiting for anything, not even for a reader that is frozen; whether it could be sent."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
+        sender.setblocking(False)
+        try:
+            sender.connect(path)
+            line = _line(message)
+            return sender.send(line) == len(line)
+        except OSError:
+            return False
 
-    Of several processes under the name the one that is bound counts: another is a twin about to be refused, or has just
-    lost the flow (`"bound": false` in its answers). One that is silent, frozen perhaps, does not hide the others.
-    """
+
+class Requester:
+    """The asking end: finds the flow's reader process, and the next one after it. One user at a time."""
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
 
-    def ask(self, message: Datagram) -> Datagram:
+    def ask(self, message: Message) -> Message:
         """The answer. Raises `Unavailable` if no reader process of the flow answers within the time, what the reader
         raised, and `Invalid` if no socket can be made here.
         """
+        path = str(folder() / self._address.stem)
         until_s = time.monotonic() + self._timeout_s
         pause_s = _FIRST_LOOK_S
-        own = folder() / f"ask-{os.getpid()}-{secrets.token_hex(4)}"
-        with _bound_to(own) as asker:
+        while (left_s := until_s - time.monotonic()) > 0:
             try:
-                while (left_s := until_s - time.monotonic()) > 0:
-                    answer = self._asked(asker, message, until_s)
-                    if answer is not None:
-                        return _checked(answer)
-                    time.sleep(min(pause_s, left_s))
-                    pause_s = min(pause_s * 2, _MOST_LOOK_S)
-            finally:
-                own.unlink(missing_ok=True)
+                answer = _asked(path, message, until_s)
+            except OSError as error:
+                if error.errno is None:  # the path is too long
+                    raise _unusable(path, error) from error
+                answer = None  # nobody is there, or has gone while we asked
+            if answer is not None:
+                return _checked(answer)
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, _MOST_LOOK_S)
         raise Unavailable(
             f"{self._address} has no reader process here that answered within {self._timeout_s:g} s: its query must "
             "run on this machine, by this user, with the same store, namespace, queue, group and flow"
         )
 
-    def _asked(self, asker: socket.socket, message: Datagram, until_s: float) -> Datagram | None:
-        """The answer that counts, of all processes under the name that there are now; None if there is none."""
-        waiting: set[str] = set()
-        others: list[Datagram] = []
-        paths = self._found()
-        for path in paths:
-            number = secrets.token_hex(4)
-            if not _sent(asker, path, {**message, "n": number}):
+
+def _asked(path: str, message: Message, until_s: float) -> Message | None:
+    """The answer; None if another process has become the flow meanwhile. Raises `OSError`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        asked = _inode(path)
+        asker.settimeout(_PATIENCE_S)
+        asker.connect(path)
+        asker.sendall(_line(message))
+        data = b""
+        while not data.endswith(b"\n"):
+            try:
+                part = asker.recv(65536)
+            except TimeoutError:
+                if _inode(path) != asked or time.monotonic() >= until_s:
+                    return None
                 continue
-            waiting.add(number)
-            patience_s = min(until_s, time.monotonic() + _SILENCE_S) if path != paths[-1] else until_s
-            while waiting and (answer := _received(asker, waiting, patience_s)) is not None:
-                if answer.get("bound", answer.get("error") != "Unavailable"):
-                    return answer
-                others.append(answer)
-        return others[0] if others else None
-
-    def _found(self) -> list[str]:
-        """The sockets of this flow, newest first: a process that was killed leaves its own behind."""
-        return [str(path) for path in sorted(folder().glob(f"{self._address.stem}-*"), key=_made_ns, reverse=True)]
+            if not part:
+                return None
+            data += part
+    answer = json.loads(data)
+    return answer if isinstance(answer, dict) else None
 
 
-def _bound_to(path: Path) -> socket.socket:
-    """A socket of this address. Raises `Invalid`."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _listening_at(path: Path) -> socket.socket:
+    """A socket that has this path, whoever had it before. Raises `Invalid`."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    first = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
     try:
-        made.bind(str(path))
+        made.bind(str(first))
+        made.listen(_WAITING)
+        first.replace(path)  # at once: nobody meets a path that does not answer
     except OSError as error:
         made.close()
-        raise Invalid(
-            f"no socket can be made at {path} ({error}): set TMPDIR to a writable place whose path is short"
-        ) from error
+        with contextlib.suppress(OSError):
+            first.unlink()
+        raise _unusable(path, error) from error
     return made
 
 
-def _sweep(place: Path) -> None:
-    """Remove what killed processes left behind."""
-    for path in filter(Path.is_socket, place.iterdir()):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            try:
-                sender.connect(str(path))  # sends nothing
-            except ConnectionRefusedError:
-                _remove_if_left(path)
-            except OSError:
-                continue
+def _unusable(path: Path | str, error: OSError) -> Invalid:
+    return Invalid(f"no socket can be made at {path} ({error}): set TMPDIR to a writable place whose path is short")
 
 
-def _remove_if_left(path: Path) -> None:
-    """Nobody listens there."""
-    if time.time_ns() - _made_ns(path) > _BEING_BORN_S * 1e9:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _made_ns(path: Path) -> int:
+def _inode(path: str) -> int:
+    """What the path leads to, 0 if there is nothing."""
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_ino  # noqa: PTH116 - asked for each answer that is late
     except OSError:
         return 0
 
 
-def _sent(asker: socket.socket, path: str, message: Datagram) -> bool:
-    """Whether somebody listens there."""
-    asker.settimeout(_SENDING_S)
-    try:
-        asker.sendto(_encoded(message), path)
-    except ConnectionRefusedError:
-        _remove_if_left(Path(path))
-        return False
-    except OSError:
-        return False
-    return True
+def _read_line(connection: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n") and len(data) < _MOST_BYTES and (part := connection.recv(65536)):
+        data += part
+    return data
 
 
-def _received(asker: socket.socket, waiting: set[str], until_s: float) -> Datagram | None:
-    """The next answer to one of the questions that are `waiting`, which it leaves; None if none comes in time."""
-    while (left_s := until_s - time.monotonic()) > 0:
-        asker.settimeout(left_s)
-        try:
-            answer = json.loads(asker.recv(_MOST_BYTES))
-        except TimeoutError:
-            return None
-        except ValueError:
-            continue
-        number = answer.get("n") if isinstance(answer, dict) else None
-        if isinstance(number, str) and number in waiting:  # not the late answer to an earlier question
-            waiting.remove(number)
-            return answer  # type: ignore[no-any-return] # a dict
-    return None
-
-
-def _checked(answer: Datagram) -> Datagram:
+def _checked(answer: Message) -> Message:
     kind = answer.get("error")
     if kind is None:
         if answer.get("v") != VERSION:
@@ -284,5 +250,5 @@ def _checked(answer: Datagram) -> Datagram:
     raise error(str(answer.get("message", "")))
 
 
-def _encoded(message: Datagram) -> bytes:
-    return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode()
+def _line(message: Message) -> bytes:
+    return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode() + b"\n"

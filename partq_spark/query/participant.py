@@ -30,7 +30,7 @@ from partq_spark.query.waiting import StoreRetry
 BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""
 
-Join = Callable[[str, Head], tuple[Membership, CheckpointStore]]
+Join = Callable[[str], tuple[Membership, CheckpointStore]]
 MOST_PLACES: Final = 50
 """Partitions that an error names with where the query was."""
 
@@ -101,7 +101,7 @@ class Participant(ABC):
 
 class GroupParticipant(Participant):
     """A query's name in its group, and its membership. `create_group` makes the group in the head, or warns if it is
-    there and begins elsewhere; `join` makes a membership from a flow's name and the head. Nothing is read yet.
+    there and begins elsewhere; `join` makes a membership from a flow's name. Nothing is read yet.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class GroupParticipant(Participant):
             found = head.groups[self._group.name]
             if found.ownership is None:
                 groups.join(self._queue, self._group.name, found.since_sequence, self._group.ownership)
-            self.member, self._checkpoints = self._join(self.flow or "", head)
+            self.member, self._checkpoints = self._join(self.flow or "")
         member = self.member
         if not member.is_bound:
             mapping = {partition: span.epoch for partition, span in known.spans.items()}

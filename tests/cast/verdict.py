@@ -41,7 +41,7 @@ def judge_group(
         is_witness=False,
     )
     # Faults are among the facts, and applications fail by themselves: what comes again is marked, no more is asked.
-    judge.had_accident = judge.may_have_more = True
+    judge.had_accident = True
     mine = [fact for fact in facts if getattr(fact, "group", group) == group]
     violations = []
     try:

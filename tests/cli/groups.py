@@ -1,4 +1,4 @@
-"""A group as flows would leave it, without any: its checkpoints, and the record of a flow beside the queue, as files of
+"""A group as flows would leave it, without any: its checkpoints, and the heartbeat of a flow beside the queue, as files of
 the store. What commands make of them is theirs.
 """
 
@@ -67,10 +67,10 @@ class Group:
     def take(self, partition: int, *, group: str = "billing", epoch: int = 1, **keys: str) -> None:
         """A flow has a partition; without `offset` it keeps none."""
         new = {"redelivered_below": "0", "updated": "2026-11-20T08:30:00.000000Z", "queue_id": self.head["queue_id"]}
-        since = str(self.head["groups"][group][0])
+        new |= {"since": str(self.head["groups"][group][0]), "may_reach": keys.get("offset", "0")}
         path = self.folder / group / "checkpoint" / str(partition)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(edited(json.dumps({ETAG: TAG}), **new, since=since, epoch=str(epoch), **{**OWNER, **keys}))
+        path.write_text(edited(json.dumps({ETAG: TAG}), **{**new, "epoch": str(epoch), **OWNER, **keys}))
 
     def edit(self, partition: int, **keys: str) -> None:
         """By hand, and with a checksum that matches."""
@@ -107,18 +107,17 @@ class Group:
         text = f'"token":"{within}","{kind}":{{{sealed}}}' if within else sealed
         path.write_text(f'{{"etag":"{TAG}",{text}}}')
 
-    def bind(self, *, bound: bool = True, deliveries: Mapping[str, list[int]] | None = None, note: str = "") -> None:
-        """A record of billing-1, with a heartbeat that does not move."""
-        where = {**OWNER, "queue_id": self.head["queue_id"], "incarnation": "store"}
-        more = {"session_timeout_s": 1.0, "mapping": {}, "deliveries": deliveries or {}, "former": [], "note": note}
-        self.document("flows/billing-1/i1", "record", {**where, "bound": bound, **more})
+    def bind(self, *, bound: bool = True, progress: str = "", note: str = "") -> None:
+        """A heartbeat of billing-1 that does not move. `progress`: delivered and acknowledged, `0:3/2`."""
+        says = {"bound": str(int(bound)), "queue_id": self.head["queue_id"], "timeout": "1", "closes": "0"}
+        says |= {name: text for name, text in {"progress": progress, "note": note}.items() if text}
         beats = self.folder / "billing/ownership/beats/billing-1"
-        beats.parent.mkdir(exist_ok=True)
-        beats.write_text(edited(json.dumps({ETAG: TAG}), instance="i1", bound=str(int(bound)), record=TAG))
+        beats.parent.mkdir(parents=True, exist_ok=True)
+        beats.write_text(edited(json.dumps({ETAG: TAG}), instance="i1", **says))
 
     @property
     def flows(self) -> list[str]:
-        """Of whom there is a record."""
+        """Who has a heartbeat."""
         return sorted(path.name for path in (self.folder / "billing/ownership/beats").glob("[!.]*"))
 
     def lead(self) -> None:

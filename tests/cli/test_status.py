@@ -20,7 +20,6 @@ def share(group: Group, status: str, *second: object) -> None:
     """What the coordinator wrote: partition 0 is billing-1's, `second` is what becomes of partition 1."""
     body = {
         "queue_id": group.head["queue_id"],
-        "incarnation": "store",
         "status": status,
         "holddown_left_s": None,
         "settings": {"rebalance_delay_s": 5.0, "max_handoff_time_s": 3.0, "access_type": "non-exclusive"},
@@ -39,7 +38,7 @@ def share(group: Group, status: str, *second: object) -> None:
 def handoff(partq: Partq) -> Group:
     """A group in the middle of a handoff: partition 1 waits for two messages of billing-1."""
     group = Group(partq, {0: 3, 1: 3}, messages=20)
-    group.bind(deliveries={"0": [1, 3, 3], "1": [1, 5, 3]}, note="micro-batches take 9 s")
+    group.bind(progress="0:3/3,5/3", note="micro-batches take 9 s")
     group.lead()
     share(group, "Rebalancing", "paused", 1, 0, 1, 0, 60.0, False, False, "")
     return group

@@ -13,7 +13,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import SpanSubject
 from partq_spark.client.acknowledge import Acknowledger, Held, KeySequences
 from partq_spark.query.manual import RoundPosition
-from partq_spark.query.notify import Address, Datagram, Requester
+from partq_spark.query.notify import Address, Message, Requester
 
 
 class Reader(Requester):
@@ -35,10 +35,10 @@ class Reader(Requester):
             del self.partitions[partition]
             self.lost.add(partition)
 
-    def ask(self, message: Datagram) -> Datagram:
+    def ask(self, message: Message) -> Message:
         if message["do"] == "in_hand":
             held: Mapping[str, Any] = {str(p): list(each) for p, each in self.partitions.items()}
-            return {"process": self.process, "p": held, "lost": sorted(self.lost), "more": False}
+            return {"process": self.process, "p": held, "lost": sorted(self.lost)}
         told = {int(p): RoundPosition(*position) for p, position in message["p"].items()}
         self.told.append({p: (position.epoch, position.offset) for p, position in told.items()})
         current = self.partitions if message["process"] == self.process else {}

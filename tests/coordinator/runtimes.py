@@ -6,6 +6,7 @@ Whole processes are in `tests.world`; here is what depends on the very call betw
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,20 +15,18 @@ from typing import Final, TypeVar
 
 from coordinator.core.invariants import violations
 from coordinator.heads import GroupFacts, group_facts
-from coordinator.leadership import StoreLife
 from coordinator.logs import FieldValue
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState, Owner, Phase
+from partq_spark.group.in_queue import checkpoints_of
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import QueueLog
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
 from tests.support.way import Way
@@ -38,14 +37,19 @@ SESSION_S: Final = 10.0
 BEAT_S: Final = 1.0
 
 
-class Lines(list[tuple[str, str, dict[str, FieldValue]]]):
-    """A log that tests read."""
+class Lines(logging.Handler):
+    """What coordinators tell, from now on: level, event and facts of each."""
 
-    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None:
-        self.append((level, event, facts))
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[tuple[str, str, dict[str, FieldValue]]] = []
+        logging.getLogger("partq.coordinator").handlers = [self]  # in place of an earlier test's
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.all.append((record.levelname.lower(), record.getMessage(), getattr(record, "facts", {})))
 
     def of(self, event: str) -> list[dict[str, FieldValue]]:
-        return [facts for _, each, facts in self if each == event]
+        return [facts for _, each, facts in self.all if each == event]
 
 
 class World:
@@ -56,7 +60,7 @@ class World:
         self.now_s = 1000.0
         self.log = Lines()
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
-        self.server = OwnershipServer(now_s=lambda: self.now_s, token=self.token)
+        self.server = OwnershipServer(now_s=lambda: self.now_s, rng=self.rng)
         self.queue = admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self.effects())
         admin.create_group(self.queue, KEY.group, (0,) * partitions)
         self.coordinators: list[Coordinator] = []
@@ -117,7 +121,7 @@ class World:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> Mapping[int, Checkpoint]:
-        return lifecycle.checkpoints_of(self.queue, KEY.group).list_checkpoints()
+        return checkpoints_of(self.queue, KEY.group).list_checkpoints()
 
     def state(self) -> GroupState:
         document = self.server.open().read_state(KEY)
@@ -159,21 +163,16 @@ class Coordinator:
         self.world = world
         self.key = key
         self.ownership: MemoryOwnership = beside.ownership if beside is not None else world.server.open()
-        self.life: StoreLife = beside.life if beside is not None else StoreLife(self.ownership)
         effects = world.effects()
         objects = HookedObjects(world.objects)
         objects.hook = self._reached
-        queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
             key,
             store=self.ownership,
-            life=self.life,
             checkpoints=lambda facts: CheckpointStore(objects, key, facts.queue_id, since=facts.since, effects=effects),
-            ends=lambda queue_id: queue.require(queue_id).next,
             facts_now=self.facts,
             settings=Settings(name=name),
             effects=effects,
-            log=world.log,
         )
         self.stopped = False
 
@@ -203,43 +202,34 @@ class HandFlow:
         self.world = world
         self.name = name
         self.store: MemoryOwnership = world.server.open()
-        self.instance = ""
+        self.says: FlowRecord
         self.beats = False
-        self.deliveries: dict[int, Delivery] = {}
         self._beaten_s = 0.0
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.name, self.instance)
+        return Owner(self.name, self.says.instance)
 
     def bind(self, mapping: Mapping[int, int]) -> None:
-        """A new instance, over a new connection: also when the store said that its record is gone or may be."""
+        """A new instance, over a new connection: also when the store said that its heartbeat is gone."""
         self.store = self.world.server.open()
         found = self.store.read_flow(KEY, self.name)
-        incarnation = self.store.incarnation()
-        former: tuple[str, ...] = ()
-        if found is not None and found[0].incarnation == incarnation:
-            former = (found[0].instance, *found[0].former)
-        self.instance = self.world.token()
-        record = FlowRecord(
+        self.says = FlowRecord(
             flow=self.name,
-            instance=self.instance,
+            instance=self.world.token(),
             queue_id=self.world.queue.head.queue_id,
-            incarnation=incarnation,
             bound=True,
             session_timeout_s=SESSION_S,
             mapping=mapping,
-            deliveries=self.deliveries,
-            former=former,
         )
-        self.store.bind(KEY, record, replaces=found[1] if found is not None else None)
+        self.store.bind(KEY, self.says, replaces=found[1] if found is not None else None)
         self.beats = True
         self._beaten_s = self.world.now_s
 
     def live(self) -> None:
         """A heartbeat, if one is due."""
         if self.beats and self.world.now_s - self._beaten_s >= BEAT_S:
-            self.store.beat(KEY, self.name, self.instance)
+            self.store.beat(KEY, self.says)
             self._beaten_s = self.world.now_s
 
     def die(self) -> None:
@@ -247,30 +237,25 @@ class HandFlow:
         self.beats = False
 
     def unbind(self) -> None:
-        self.store.unbind(KEY, self.name, self.instance)
+        self.store.unbind(KEY, self.name, self.says.instance)
         self.beats = False
 
     def mapping(self) -> dict[int, int]:
         """What it has at the moment, with epochs."""
         return {n: p.epoch for n, p in self.world.state().partitions.items() if p.owner == self.owner}
 
-    def deliver(self, partition: int, end: int) -> bool:
-        """As a session does it: on condition that the state is still the one that says it may."""
-        found, written = self.world.state().partitions[partition], self.world.server.state_of(KEY)
-        if written is None or found.phase is not Phase.OWNED or found.owner != self.owner:
-            return False
-        entry = self.deliveries[partition] = Delivery(epoch=found.epoch, delivered=end, acknowledged=0)
-        return self.store.deliver(KEY, self.name, self.instance, {partition: entry}, state_token=written.token)
-
-    def acknowledge(self, partition: int, offset: int) -> None:
-        """The checkpoint first, then the record."""
-        checkpoints = lifecycle.checkpoints_of(self.world.queue, KEY.group)
+    def write(self, partition: int, offset: int, may_reach: int) -> None:
+        """Acknowledged before `offset`, perhaps delivered up to `may_reach`; it says so if nothing is in hand."""
+        checkpoints = checkpoints_of(self.world.queue, KEY.group)
         held = checkpoints.read(partition)
         assert held is not None
         assert held.owner == self.owner
-        checkpoints.update_checkpoint(held, offset)
-        entry = self.deliveries[partition] = replace(self.deliveries[partition], acknowledged=offset)
-        self.store.report(KEY, self.name, self.instance, {partition: entry})
+        checkpoints.write(
+            held, offset=offset, may_reach=may_reach, marked=held.redelivered_below, origin=None, swap=False
+        )
+        if offset == may_reach:
+            self.says = replace(self.says, closes=self.says.closes + 1)
+            self.store.beat(KEY, self.says)
 
 
 def two_flows(delay_s: float = 0.0) -> tuple[World, HandFlow, HandFlow]:

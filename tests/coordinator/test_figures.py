@@ -5,30 +5,31 @@ counted of handoffs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
-from coordinator.figures import LOOKS_MOST_S, Figures
-from coordinator.handoffs import Begun, Ended, Outcome, follow
+from coordinator.core.handoff import Cause
+from coordinator.core.told import NOBODY, Told
+from coordinator.figures import LISTED_S, LOOKS_MOST_S, Figures
+from coordinator.handoffs import Handoffs, Outcome
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
-from coordinator.measuring import MeasuredStore
+from coordinator.measuring import STORE_OPERATIONS, measured
 from coordinator.metrics import Picture
 from coordinator.runtime import GroupRuntime
 from coordinator.tally import Tally
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention
-from partq_spark.group.model import Flow, GroupSettings, GroupState, PartitionStatus, RebalanceStatus
+from partq_spark.group.model import PartitionStatus, Progress, RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.api import Document
-from tests.coordinator.core.context import partition
 from tests.coordinator.runtimes import KEY, HandFlow, World
 from tests.log.queues import send
 
@@ -45,7 +46,7 @@ class Scraped(World):
         self.shown = self.coordinator()
         self.heads = Heads(self.objects, KEY.namespace)
         self.tally = Tally()
-        store = MeasuredStore(self.objects, self.tally.store)
+        store = measured(self.objects, self.tally.store, STORE_OPERATIONS)
         how = {"name": "c1", "namespace": "default"}
         self.figures = Figures(
             self, store=store, tally=self.tally, effects=self.effects(), looks_most_s=looks_most_s, **how
@@ -85,8 +86,9 @@ class Scraped(World):
         flow = self.flow("a")
         self.settle()
         for number, end in enumerate(self.publish(publishes)):
-            assert flow.deliver(number, end)
-            flow.acknowledge(number, end - left[number] if left else end // 4)
+            done = end - left[number] if left else end // 4
+            flow.write(number, done, end)
+            flow.says = replace(flow.says, progress={**flow.says.progress, number: Progress(end, done)})
         self.run(2)
         return flow
 
@@ -103,7 +105,7 @@ def test_lag_costs_no_look_while_the_head_tells_it(scraped: Scraped) -> None:
     scraped.handled(3, 0, 1)
     found = scraped.lags()
     assert found == [(0, 0.0), (1, pytest.approx(2))]
-    assert scraped.looks() == {}, "records and head say it all"
+    assert scraped.looks() == {}, "heartbeats and head say it all"
     view = groups.status(scraped.queue, scraped.server.open(), KEY.group)
     assert found == [(each.lag, each.lag_s) for each in view.partitions], "as `partq status` has them"
 
@@ -136,22 +138,30 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
     assert scraped.looks() == looks, "the message is the same"
 
 
-def test_where_no_flow_is_the_checkpoints_are_asked_once(scraped: Scraped) -> None:
+def test_where_no_flow_is_the_checkpoints_are_asked_now_and_then(scraped: Scraped) -> None:
     """The group that nobody works for is the one whose lag matters most."""
     ends = scraped.publish(2)
     scraped.run(2)
     assert [lag for lag, _ in scraped.lags()] == list(ends), "also where there never was one"
     scraped.handled(1, 1, 1).unbind()
-    scraped.run(3)
+    scraped.run(LISTED_S)
     before = scraped.looks()["list"]
     assert [lag for lag, _ in scraped.lags()] == [1, 1]
     scraped.publish(1)
+    for _ in range(3):
+        scraped.lags()
+    assert scraped.looks()["list"] == before + 1, "not for each picture"
+    scraped.now_s += LISTED_S
+    for _ in range(3):
+        scraped.lags()
+    assert scraped.looks()["list"] == before + 2
+    scraped.now_s += LISTED_S
     scraped.lags()
-    assert scraped.looks()["list"] == before + 1
+    assert scraped.looks()["list"] == before + 2, "nothing was published since"
     goal = checkpoints.goal_of("earliest", None, None)
     checkpoints.rewind(scraped.queue, KEY.group, goal, (), ownership="none", dry_run=False)
     scraped.run(2)
-    assert [lag for lag, _ in scraped.lags()] == list(scraped.queue.refresh().next), "a rewind is seen"
+    assert [lag for lag, _ in scraped.lags()] == list(scraped.queue.refresh().next), "a rewind is seen at once"
 
 
 def test_looks_end_when_their_time_is_over() -> None:
@@ -183,43 +193,51 @@ def test_groups_and_queues_are_told_that_are_there_and_led_here(scraped: Scraped
 
 # --- handoffs ---------------------------------------------------------------------------------------------------------
 
-A, B, FENCED = "owned a1@1", "owned b1@2", "fencing a1@1 b1@2"
+
+def step(event: str, flow: str | None = None, to: str | None = None, cause: Cause | None = None) -> Told:
+    return Told(event=event, partition=0, cause=cause, flow=flow, to=to, reason="it is so")
+
+
+PAUSE: Final = (5.0, step("pause", "a", "b"))
+DRAINED: Final = (6.0, step("fence", "a", "b", Cause.DRAINED))
+ASSIGN: Final = (9.0, step("assign", "b"))
 
 
 @pytest.mark.parametrize(
-    ("steps", "drained_s", "bound", "ended"),
+    ("steps", "ended", "pause_s"),
     [
-        (f"0 {A}, 5 paused a1@1 b1, 7 {FENCED}, 7.5 {B}", 7.0, "ab", (Outcome.DRAINED, 2.5)),
-        (f"0 {A}, 5 paused a1@1 b1, 9 {FENCED}, 9.5 {B}", 0.0, "ab", (Outcome.FORCED, 4.5)),
-        (f"0 {A}, 5 paused a1@1 b1, 7 {FENCED}, 7.5 {B}", 0.0, "b", (Outcome.LOST, 2.5)),
-        (f"0 {A}, 5 paused a1@1 b1, 7 {FENCED}, 7.5 {B}", 0.0, "ab", (Outcome.OTHER, 2.5)),
-        (f"0 {A}, 5 paused a1@1 b1, 6 {A}", 0.0, "ab", (Outcome.KEPT, 1.0)),
-        (f"0 {A}, 12 {FENCED}, 12.5 {B}", 0.0, "ab", (Outcome.FORCED, 0.5)),
-        (f"0 {A}, 12 {FENCED}, 12.5 {B}", 0.0, "b", (Outcome.LOST, 0.5)),
-        # A third flow gets it after the first pause began.
+        ([PAUSE, (7.0, step("fence", "a", "b", Cause.DRAINED)), ASSIGN], Outcome.DRAINED, 4.0),
+        ([PAUSE, (7.0, step("fence", "a", "b", Cause.DEADLINE)), ASSIGN], Outcome.FORCED, 4.0),
+        ([PAUSE, (7.0, step("fence", "a", "b", Cause.LOST)), ASSIGN], Outcome.LOST, 4.0),
+        ([PAUSE, (7.0, step("fence", "a", "b", Cause.AHEAD)), ASSIGN], Outcome.OTHER, 4.0),
+        ([PAUSE, (6.0, step("resume", "a"))], Outcome.KEPT, 1.0),
+        ([(8.5, step("fence", "a", "b", Cause.MOVE)), ASSIGN], Outcome.FORCED, 0.5),
+        ([(8.5, step("fence", "a", "b", Cause.GIVE)), ASSIGN], Outcome.LOST, 0.5),
+        # A third flow gets it after the first pause began; and what was drained turns out not to be.
         (
-            f"0 {A}, 5 paused a1@1 b1, 6 {FENCED}, 7 fencing a1@1 c1@3, 9 owned c1@3",
-            *(6.0, "ab", (Outcome.DRAINED, 4.0)),
+            [PAUSE, DRAINED, (7.0, step("fence", "a", "c", Cause.GIVE)), ASSIGN],
+            *(Outcome.DRAINED, 4.0),
+        ),
+        (
+            [
+                PAUSE,
+                (6.0, step("fence", "a", "b", Cause.DRAINED)),
+                (7.0, step("force", "a", "b", Cause.DEADLINE)),
+                ASSIGN,
+            ],
+            *(Outcome.FORCED, 4.0),
         ),
         # No handoffs: what was nobody's, what comes back to its flow, what was removed.
-        (f"0 {A}, 1 fencing a1@1 -@2, 2 free -@2, 3 fencing -@2 b1@3, 4 owned b1@3", 0.0, "ab", None),
-        (f"0 {A}, 1 fencing a1@1 a1@1, 2 {A}", 0.0, "ab", None),
-        (f"0 {A}, 5 paused a1@1 b1, 6 gone", 0.0, "ab", None),
+        ([(1.0, step("fence", None, "b", Cause.GIVE)), ASSIGN], None, 0.0),
+        ([(1.0, step("fence", "b", "b", Cause.RESTORE)), ASSIGN], None, 0.0),
+        ([PAUSE, (7.0, step("fence", "a", NOBODY, Cause.REMOVE)), (9.0, step("assign", NOBODY))], None, 0.0),
     ],
 )
 def test_each_way_through_the_table_has_its_outcome(
-    steps: str, drained_s: float, bound: str, ended: tuple[Outcome, float] | None
+    steps: list[tuple[float, Told]], ended: Outcome | None, pause_s: float
 ) -> None:
-    flows = {name: Flow(name=name, instance=f"{name}1", bound=True, since=0) for name in bound}
-    states: list[tuple[float, GroupState]] = []
-    for step in steps.split(", "):
-        at_s, _, words = step.partition(" ")
-        partitions = {0: partition(words)} if words != "gone" else {}
-        state = GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions=partitions, flows=flows)
-        states.append((float(at_s), state))
-    begun: dict[int, Begun] = {}
-    found: list[Ended] = []
-    for (_, before), (now_s, after) in pairwise(states):
-        found += follow(begun, before, after, {0} if now_s == drained_s else set(), now_s)
-    assert found == ([Ended(partition=0, outcome=ended[0], pause_s=ended[1])] if ended is not None else [])
-    assert begun == {}
+    handoffs = Handoffs()
+    for now_s, told in steps:
+        handoffs.told([told], now_s)
+    assert {outcome for outcome, count in handoffs.ended.items() if count} == ({ended} if ended else set())
+    assert handoffs.pause().sum == pytest.approx(pause_s)

@@ -12,10 +12,9 @@ from msgspec import structs
 from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due, queue_facts
 from coordinator.heads import Heads
 from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, Housekeeper, TaskReport, lease_key
-from coordinator.leadership import StoreLife
 from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt
-from partq_spark.group import lifecycle
+from partq_spark.group.in_queue import checkpoints_of
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
@@ -141,15 +140,12 @@ class House(Stage):
 
     def keeper(self, name: str = "a", *, works: bool = False) -> Housekeeper:
         """`works`: its steps are the real ones."""
-        ownership = self.server.open()
         return Housekeeper(
             Settings(name=name, housekeeping_look_s=1.0),
             store=self.objects,
-            ownership=ownership,
-            life=StoreLife(ownership),
+            ownership=self.server.open(),
             heads=self.heads,
             effects=self.effects(),
-            log=self.log,
             do=None if works else self._do,
             renewal_s=0.01,
         )
@@ -175,8 +171,9 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays() -> No
         send(house.queue, values(number))
     admin.create_group(house.queue, "audit", (0,))
     for group, offset in {"audit": 2, KEY.group: 3}.items():
-        store = lifecycle.checkpoints_of(house.queue, group)
-        store.update_checkpoint(store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0, delivered=None), offset)
+        store = checkpoints_of(house.queue, group)
+        held = store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0)
+        store.write(held, offset=offset, may_reach=offset, marked=0, origin=None, swap=False)
     house.now_s += 100.0
     house.heads.look(KEY.queue)
     look(house.keeper(works=True))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from random import Random
 from typing import Final
 
 import pytest
 
 from coordinator.failure_detector import FailureDetector
-from coordinator.leadership import Leadership, StoreLife, Timers, timers_of, with_timers
+from coordinator.leadership import Leadership, Timers, timers_of, with_timers
+from coordinator.logs import Log
 from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.group.documents.identity import NAME, store_id
 from partq_spark.group.model import GroupSettings, GroupState, Lease, Owner, Partition, Phase
-from partq_spark.objects.memory import MemoryStore
 from tests.coordinator.runtimes import KEY, World
 
 A: Final = Owner("a", "a1")
@@ -80,14 +78,12 @@ class Stage(World):
     """A store, a clock, and those who would lead, each with a view of the store of its own."""
 
     def leader(self, name: str) -> Leadership:
-        store = self.server.open()
-        store.incarnation()
         settings = Settings(name=name, lease_timeout_s=5.0, frozen_after_s=3.0)
-        return Leadership(store, KEY, settings=settings, effects=self.effects(), log=self.log)
+        return Leadership(self.server.open(), KEY, settings=settings, effects=self.effects(), log=Log(name))
 
     @property
     def told(self) -> list[tuple[str, object]]:
-        return [(event, facts["reason"]) for _, event, facts in self.log]
+        return [(event, facts["reason"]) for _, event, facts in self.log.all]
 
     def lease(self) -> Lease:
         found = self.server.open().read_lease(KEY)
@@ -195,7 +191,7 @@ def test_a_new_leader_grants_every_flow_a_full_period_and_one_that_froze_grants_
 PAUSED: Final = Partition(partition=0, phase=Phase.PAUSED, epoch=1, owner=A, to=Owner("b", "b1"), deadline_s=1009.0)
 OWNED: Final = Partition(partition=1, phase=Phase.OWNED, epoch=1, owner=A)
 STATE: Final = GroupState(
-    queue_id="q", incarnation="i", settings=GroupSettings(), partitions={0: PAUSED, 1: OWNED}, holddown_until_s=1030.0
+    queue_id="q", settings=GroupSettings(), partitions={0: PAUSED, 1: OWNED}, holddown_until_s=1030.0
 )
 
 
@@ -232,37 +228,3 @@ def test_a_state_gets_the_timers_that_are_known_better(
     state: GroupState, deadlines_s: dict[str, float], then: GroupState
 ) -> None:
     assert with_timers(state, Timers(deadlines_s=deadlines_s)) == then
-
-
-# --- the store's life -------------------------------------------------------------------------------------------------
-
-
-def test_who_hears_late_that_a_store_was_restarted_does_not_ask_again(stage: Stage) -> None:
-    """Each of many groups hears of it; one of them asks."""
-    life = StoreLife(stage.server.open())
-    before = life.ask()
-    life.lost("an earlier one")
-    assert life.value == before
-    stage.server.incarnation = "another life"
-    assert life.ask() == before, "nobody has told it"
-    life.lost(before)
-    assert life.ask() == "another life"
-
-
-@pytest.mark.parametrize("change", ["it is as it was", "it was removed", "it was removed and made anew"])
-def test_an_object_store_that_is_another_one_is_noticed(stage: Stage, change: str) -> None:
-    objects = MemoryStore(clock=lambda: 0.0, rng=Random(1))
-    life = StoreLife(stage.server.open())
-    life.look_at(objects)
-    life.ask()
-    store_id(objects)
-    for _ in range(2):
-        life.look_at(objects)
-        assert life.value is not None, "one that gets its id is the one that it was"
-    if "removed" in change:
-        objects.delete(NAME)
-    if "anew" in change:
-        store_id(objects)
-    for _ in range(2):
-        life.look_at(objects)
-        assert (life.value is None) == ("removed" in change)

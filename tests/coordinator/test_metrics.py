@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from coordinator import metrics
 from coordinator.handoffs import Handoffs
 from coordinator.health import access_beside_health, metrics_for
-from coordinator.logs import FieldValue, LibraryLines, LineLog, silent
+from coordinator.logs import FieldValue, Lines, Log, coordinator_logger, print_lines
 from coordinator.metrics import METRICS, CallFigures, GroupFigures, Picture, samples
 from coordinator.tally import HOUSEKEEPING, Tally
 from partq_spark.base.metrics import Collector, Distribution, Exposition
@@ -162,8 +162,8 @@ def test_there_are_never_more_series_than_the_bounds_allow(full: Picture) -> Non
 
 
 def test_the_log_is_counted_whatever_is_printed() -> None:
-    tally = Tally()
-    log = tally.counting(silent)
+    tally, log = Tally(), Log("counted")
+    coordinator_logger("counted").addHandler(tally)
     log("debug", "fence_failed", partition=1)
     log("info", "messages_trimmed", messages=5, reason="old")
     log("info", "messages_trimmed", messages=2, held_back=None)
@@ -214,26 +214,29 @@ def test_lines_are_for_people_and_machines_and_none_steers_a_terminal() -> None:
     }
 
     def line(form: str, **more: FieldValue) -> str:
-        stream = io.StringIO()
-        LineLog(stream, form=form, wall_s=lambda: 0.25)("info", "pause", **{**facts, **more})
-        return stream.getvalue()
+        told = {"msg": "pause", "levelname": "INFO", "created": 0.25, "facts": {**facts, **more}}
+        return Lines(form).format(logging.makeLogRecord(told))
 
-    assert line("text") == TEXT + 'reason="it \\"moved\\"\\n"\n'
+    assert line("text") == TEXT + 'reason="it \\"moved\\"\\n"'
     found = {name: value for name, value in facts.items() if value is not None}
     assert json.loads(line("json")) == {"time": "1970-01-01T00:00:00.250Z", "level": "info", "event": "pause", **found}
     for value in ("\x1b[31mred", "\x9b31m", "a\u202eb", "two words\x1b]0;title\x07"):
-        assert all(line(form, flow=value).rstrip("\n").isprintable() for form in ("text", "json"))
+        assert all(line(form, flow=value).isprintable() for form in ("text", "json"))
 
 
 def test_what_is_below_the_level_is_left_out_and_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
-    stream = io.StringIO()
-    log = LineLog(stream, level="warning", form="json")
-    log("info", "assign")
-    logger = logging.getLogger("tests.coordinator.logs")
-    logger.propagate = False
-    logger.addHandler(LibraryLines(log))
-    logger.warning("the store %s is tried again", "file:///x")
-    (line,) = map(json.loads, stream.getvalue().splitlines())
-    assert (line["event"], line["message"]) == ("library", "the store file:///x is tried again")
-    stream.close()
-    log("error", "group_failed")
+    root, stream = logging.getLogger(), io.StringIO()
+    before = root.handlers, root.level
+    try:
+        print_lines("json", "warning", stream)
+        log = Log("printed")
+        log("info", "assign")
+        log("warning", "lease_lost")
+        logging.getLogger("somebody.else").warning("the store %s is tried again", "file:///x")
+        own, library = map(json.loads, stream.getvalue().splitlines())
+        assert own["event"] == "lease_lost"
+        assert (library["event"], library["message"]) == ("library", "the store file:///x is tried again")
+        stream.close()
+        log("error", "group_failed")
+    finally:
+        root.handlers, root.level = before

@@ -11,17 +11,15 @@ import pytest
 from msgspec import structs
 
 from coordinator import runtime as runtime_module
-from coordinator.bookkeeping import UNNAMED_S
-from coordinator.core.actions import Action
 from coordinator.core.events import Event, FlowBound
 from coordinator.core.machine import decide
+from coordinator.core.told import Told
 from coordinator.heads import Heads, group_facts
 from coordinator.removed_partitions import RemovedPartitions
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
-from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.documents.memory import Stored
+from partq_spark.group.in_queue import checkpoints_of
 from partq_spark.group.model import GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.log import admin, groups
 from partq_spark.log.layouts import resized
@@ -42,11 +40,11 @@ def test_a_decision_that_did_not_hold_is_not_told() -> None:
     only = world.coordinator()
     world.settle()
     world.flow("a")
-    world.log.clear()
+    world.log.all.clear()
     with pytest.MonkeyPatch.context() as away:
         away.setattr(only.ownership, "swap_state", lost)
         only.step()
-    assert [event for level, event, _ in world.log if level == "info"] == []
+    assert [event for level, event, _ in world.log.all if level == "info"] == []
     world.settle()
     assert len(world.log.of("flow_bound")) == 1
     assert all(facts.get("reason") for event in ("status", "fence", "assign") for facts in world.log.of(event))
@@ -72,12 +70,12 @@ def test_a_state_against_the_invariants_is_not_written(monkeypatch: pytest.Monke
     world = World(partitions=2)
     coordinator = world.coordinator()
 
-    def wrong(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
-        after, actions = decide(state, event, now_s)
+    def wrong(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Told, ...]]:
+        after, told = decide(state, event, now_s)
         if isinstance(event, FlowBound):
             partitions = {number: replace(each, phase=Phase.OWNED) for number, each in after.partitions.items()}
             after = replace(after, partitions=partitions)
-        return after, actions
+        return after, told
 
     monkeypatch.setattr(runtime_module, "decide", wrong)
     world.flow("a")
@@ -116,14 +114,14 @@ def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
 def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone() -> None:
     """`ownership=none`: such a query fences for itself, and a coordinator of the same namespace must not end it."""
     world, alone = World(partitions=2), Owner("alone", "i1")
-    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    checkpoints = checkpoints_of(world.queue, KEY.group)
     for partition in (0, 1):
-        checkpoints.fence(partition, to=alone, epoch=1, start=0, delivered=None)
+        held = checkpoints.fence(partition, to=alone, epoch=1, start=0)
+        checkpoints.write(held, offset=0, may_reach=9, marked=0, origin=None, swap=False)
     world.coordinator()
     world.run(60)  # longer than anybody is waited for
     assert {each.owner for each in world.checkpoints().values()} == {alone}
     # A flow that joins by this store takes over, above that query's epoch, and what that delivered is marked.
-    world.published(9)
     flow = world.flow("a")
     world.run(30)  # nobody here knows whether it lives: it is waited for as for a flow whose record was lost
     marks = world.checkpoints()
@@ -134,45 +132,12 @@ def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone(
     world.run(30)
     for partition, mark in world.checkpoints().items():
         assert mark.owner is None
-        checkpoints.fence(partition, to=alone, epoch=mark.epoch + 1, start=0, delivered=None)
+        checkpoints.fence(partition, to=alone, epoch=mark.epoch + 1, start=0)
     world.coordinators[0].stopped = True
     second = world.coordinator("c2")
     world.run(60)
     assert second.runtime.leading
     assert {each.owner for each in world.checkpoints().values()} == {alone}
-
-
-def test_records_that_were_read_across_a_restart_are_not_used() -> None:
-    """Two groups share a connection. The store is restarted with an old copy while one of them reads its records, and
-    the other one has acknowledged the restart: the store then answers the first without a word.
-    """
-    world = World(partitions=2, config=AT_ONCE)
-    world.published(1000)
-    admin.create_group(world.queue, "other", (0, 0))
-    first = world.coordinator("c1")
-    second = world.coordinator("c1", group="other", beside=first)
-    a = world.flow("a")
-    first.step()
-    second.step()
-    old = world.server.snapshot()
-    for number in (0, 1):
-        assert a.deliver(number, 500)
-    a.unbind()
-    world.flow("b")
-    calls: list[str] = []
-
-    def restart(verb: str) -> None:
-        calls.append(verb)
-        if calls.count("read_flows") == 2:  # the one before the fences
-            del first.hook
-            world.server.restore(old)
-            for _ in range(2):
-                assert second.runtime.step(second.facts()) <= 1.0
-
-    first.hook = restart
-    first.step()
-    assert calls[-1] == "read_flows", "it came to that"
-    assert {each.owner for each in world.checkpoints().values()} == {a.owner}, "nothing was fenced by an old copy"
 
 
 @pytest.mark.conformance("OWN-03")
@@ -187,14 +152,17 @@ def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str
     written = world.server.state_of(KEY)
     assert written is not None
     if harm == "not of partq":
-        world.server.groups[KEY]["state"] = Stored(world.token(), b'[{"token":"t', world.now_s)
+        name, objects = f"{KEY}/ownership/state", world.server.store
+        found = objects.load(name)
+        assert isinstance(found, Document)
+        objects.swap(name, b'{"token":"t}', expected=found.etag)
         for flow in flows:
-            assert flow.store.beat(KEY, flow.name, flow.instance), "heartbeats go on, or leases would end"
+            assert flow.store.beat(KEY, flow.says), "heartbeats go on, or leases would end"
     else:
         broken = body if harm == "impossible" else body[:-9]
         world.server.open().swap_state(KEY, broken, token="harmed", expected=written.token)
     world.settle()
-    (told,) = (facts for level, event, facts in world.log if event == "group_adopted" and level == "error")
+    (told,) = (facts for level, event, facts in world.log.all if event == "group_adopted" and level == "error")
     assert "begins anew with the checkpoints" in str(told["reason"])
     for flow, mapping in zip(flows, mappings, strict=True):
         flow.bind(mapping)
@@ -219,38 +187,22 @@ def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> No
 
 
 @pytest.mark.conformance("OWN-03")
-def test_a_flow_whose_record_is_lost_before_it_was_taken_in_binds_anew() -> None:
+def test_a_flow_whose_heartbeat_is_lost_before_it_was_taken_in_binds_anew() -> None:
     """It only beats, because it has nothing to deliver; so its heartbeat is what must fail."""
     world, _, b = two_flows(delay_s=5.0)
     mapping = b.mapping()
     b.bind(mapping)
     b.beats = False
-    del world.server.groups[KEY][f"flows/b/{b.instance}"]
+    world.server.store.delete(f"{KEY}/ownership/beats/b")
     world.run(1)
     with pytest.raises(Fenced):
-        b.store.beat(KEY, "b", b.instance)
+        b.store.beat(KEY, b.says)
     b.bind(mapping)
     world.run(1)
     assert b.mapping() == mapping
 
 
-def test_records_that_no_heartbeat_names_are_removed_once_in_a_term() -> None:
-    """A bind that did not come to its end left one, and another was left where the heartbeat was evicted."""
-    world, a, b = two_flows()
-    group = world.server.groups[KEY]
-    own = group[f"flows/a/{a.instance}"]
-    half, evicted = "flows/c/0123456789abcdef", "flows/d/0123456789abcdef"
-    group[half] = group[evicted] = own
-    world.coordinators[0].runtime.release()
-    world.run(3)
-    group["flows/e/0123456789abcdef"] = own  # a bind that is under way at the second look
-    assert {half, evicted} <= set(group), "one look is no look: a bind may be under way"
-    world.run(UNNAMED_S + 1)
-    left = {f"flows/a/{a.instance}", f"flows/b/{b.instance}", "flows/e/0123456789abcdef"}
-    assert {name for name in group if name.startswith("flows/")} == left
-
-
-def test_records_of_a_former_life_of_the_store_are_removed_and_ownership_follows_the_state() -> None:
+def test_flows_that_did_not_come_back_after_a_restart_are_removed_and_ownership_follows_the_state() -> None:
     world = World(partitions=2)
     world.coordinator()
     flow = world.flow("a")
@@ -261,7 +213,7 @@ def test_records_of_a_former_life_of_the_store_are_removed_and_ownership_follows
 
     assert owned() == [(flow.owner, 1)] * 2
     flow.die()
-    world.server.incarnation = "another"
+    world.server.restart()
     world.settle()
     world.run(SESSION_S * 2 + 10)
     assert world.server.open().read_flows(KEY) == {}
@@ -269,12 +221,35 @@ def test_records_of_a_former_life_of_the_store_are_removed_and_ownership_follows
     assert owned() == [(None, 2)] * 2
 
 
+# --- what is drained --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("HAN-02")
+def test_a_paused_partition_moves_as_soon_as_its_owner_says_that_it_has_nothing_in_hand() -> None:
+    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0))
+    world.coordinator()
+    a = world.flow("a")
+    world.settle()
+    for number in (0, 1):
+        a.write(number, 0, 50)
+    b = world.flow("b")
+    world.run(20)
+    (paused,) = (number for number, each in world.state().partitions.items() if each.phase is Phase.PAUSED)
+    a.write(paused, 40, 50)
+    world.run(5)
+    assert b.mapping() == {}
+    a.write(paused, 50, 50)
+    world.settle()
+    assert b.mapping() == {paused: 2}
+    assert world.checkpoints()[paused].redelivered_below == 0
+
+
 # --- checkpoints that were rewound, or cannot be read -----------------------------------------------------------------
 
 
 def rewind(world: World, partition: int) -> None:
-    store = lifecycle.checkpoints_of(world.queue, KEY.group)
-    store.rewind(partition, 0, fence=True, delivered=world.queue.refresh().next[partition])
+    store = checkpoints_of(world.queue, KEY.group)
+    store.rewind(partition, 0, fence=True)
 
 
 @pytest.mark.conformance("CHK-03")
@@ -306,7 +281,7 @@ def test_checkpoints_are_listed_once_for_a_rewind_and_not_in_other_rounds() -> N
 def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
     """It was rewound while nobody could read it."""
     world, a, _ = two_flows(delay_s=5.0)
-    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    checkpoints = checkpoints_of(world.queue, KEY.group)
     number = min(a.mapping())
     name = checkpoints.name_of(number)
     found = world.objects.load(name)
@@ -351,8 +326,7 @@ def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back(
     world.run(3)
     assert world.owners() == {0: "a", 1: "a", 2: "a"}
     assert world.checkpoints()[2].offset == 0
-    assert a.deliver(2, 10)
-    a.acknowledge(2, 10)
+    a.write(2, 10, 10)
     world.run(3)
     assert [*world.owners()] == [0, 1]
 
@@ -366,19 +340,19 @@ def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
     later = group_facts(head, structs.replace(head.groups[KEY.group], start=head.next))
     assert (later.leaving, later.partitions) == ({}, (0, 1)), "a group that began after the change has none of it"
     former = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
-    former.fence(2, to=None, epoch=1, start=0, delivered=None)
-    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    former.fence(2, to=None, epoch=1, start=0)
+    checkpoints = checkpoints_of(world.queue, KEY.group)
     admin.count_rewind(world.queue, KEY.group)
     facts = world.coordinator().facts()
     assert facts.starts == {0: 0, 1: 0, 2: 10, 3: 10}, "removed ones too begin where their group does"
     leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
-    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
+    assert leaving.with_unfinished(facts).partitions == (0, 1)
     assert leaving.finished(facts) == {2: 10, 3: 10}
     assert leaving.finished(replace(facts, rewinds=facts.rewinds + 1)) == {}, "that was before the rewind"
     assert leaving.finished(replace(facts, leaving={2: 15, 3: 10})) == {3: 10}
     world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)
     leaving.forget()
-    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
+    assert leaving.with_unfinished(facts).partitions == (0, 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from concurrent.futures import Executor, Future
 
 import pytest
 
+from coordinator.logs import Log
 from coordinator.schedule import Job, Schedule
 from coordinator.service import Service
 from coordinator.settings import Settings
@@ -57,7 +58,7 @@ class Turns:
         self.now_s = 100.0
         self.log = Lines()
         self.threads = Later()
-        self.schedule = Schedule(effects=Effects(now_s=lambda: self.now_s, uniform=middle), log=self.log)
+        self.schedule = Schedule(effects=Effects(now_s=lambda: self.now_s, uniform=middle), log=Log("c"))
 
     def add(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:
         words = {"failed": "job_failed", "recovered": "job_recovered", "job": "the job"}
@@ -159,7 +160,7 @@ def test_a_mistake_in_one_job_is_told_once_and_no_matter_of_the_others(turns: Tu
         turns.run()
         turns.now_s += 0.1
     assert done["good"] > 10
-    assert turns.log == [
+    assert turns.log.all == [
         ("error", "job_failed", {"job": "the job", "reason": "RuntimeError: a mistake (test)"}),
         ("info", "job_recovered", {"job": "the job", "failures": 3}),
     ]
@@ -248,7 +249,7 @@ def test_what_goes_wrong_in_a_thread_that_nobody_asks_is_told(monkeypatch: pytes
     """The removal of a dropped group, and a look at a queue of which there were news."""
     world = World()
     coordinator = world.coordinator()
-    service = Service(Settings(), store=world.objects, ownership=coordinator.ownership, log=world.log)
+    service = Service(Settings(), store=world.objects, ownership=coordinator.ownership)
 
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake")

@@ -10,30 +10,34 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.binding import MAX_TRIES, Binder
 from partq_spark.group.codec import encode_state
-from partq_spark.group.model import Delivery, Flow, FlowRecord, GroupKey, GroupSettings, GroupState
+from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.model import Flow, FlowRecord, GroupSettings, GroupState
+from partq_spark.log.admin import create_group, create_queue
+from tests.group.ownership.redis_servers import an_object_store
 from tests.support.ownership import OwnershipServer
 
-KEY = GroupKey("default", "orders", "billing")
+QUEUE = create_queue(an_object_store(), "default", "orders", 1)
+create_group(QUEUE, "billing", [0])
+GROUP = GroupInQueue(QUEUE, "billing")
+KEY = GROUP.key
 TIMEOUT_S = 10.0
-REPORTED = {0: Delivery(epoch=1, delivered=5, acknowledged=0)}
 
 
 class Place:
     """A former instance that has the name, and a process that binds; `events`: what happens after so long."""
 
-    def __init__(self, queue_id: str = "q") -> None:
+    def __init__(self) -> None:
         self.server = OwnershipServer()
         self.users = self.server.open(KEY)
         self.now_s = 0.0
         self.events: dict[float, Callable[[], object]] = {}
         self.binder = Binder(
-            self.server.open(KEY), KEY, "q", "a", session_timeout_s=TIMEOUT_S,
+            self.server.open(KEY), GROUP, "a", session_timeout_s=TIMEOUT_S,
             effects=Effects(now_s=lambda: self.now_s, sleep=self.sleep),
         )  # fmt: skip
         self.record = FlowRecord(
-            flow="a", instance="former", queue_id=queue_id, incarnation=self.users.incarnation(), bound=True,
-            session_timeout_s=TIMEOUT_S, deliveries=REPORTED,
-        )  # fmt: skip
+            flow="a", instance="former", queue_id=GROUP.queue_id, bound=True, session_timeout_s=TIMEOUT_S
+        )
         self.users.bind(KEY, self.record, replaces=None)
 
     def sleep(self, duration_s: float) -> None:
@@ -42,14 +46,14 @@ class Place:
             self.events.pop(at_s)()
 
     def beats(self) -> None:
-        self.users.beat(KEY, "a", "former")
+        self.users.beat(KEY, self.record)
 
     def leaves(self) -> None:
         self.users.unbind(KEY, "a", "former")
 
     def is_given_up(self, instance: str = "former", *, bound: bool = False) -> None:
         flow = Flow(name="a", instance=instance, bound=bound, since=1)
-        state = GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions={}, flows={"a": flow})
+        state = GroupState(queue_id=GROUP.queue_id, settings=GroupSettings(), partitions={}, flows={"a": flow})
         self.users.swap_state(KEY, encode_state(state, self.now_s), token="t", expected=None)
 
 
@@ -75,10 +79,10 @@ def test_the_name_of_one_that_is_over_is_taken_once_that_is_known(what: str) -> 
             act(place)
         else:
             place.events[at_s] = lambda act=act: act(place)  # type: ignore[misc]
-    life = place.binder.bind({}, {})
+    life = place.binder.bind({4: 2})
     assert after_s <= place.now_s <= after_s + 0.2
     record = place.server.records_of(KEY)["a"]
-    assert (record.instance, record.former, record.deliveries) == (life.instance, ("former",), REPORTED)
+    assert (record.instance, record.mapping) == (life.instance, {4: 2})
 
 
 @pytest.mark.conformance("FLO-08")
@@ -86,19 +90,9 @@ def test_one_that_beats_twice_is_alive_and_keeps_its_name() -> None:
     place = Place()
     place.events = {3.0: place.beats, 6.0: place.beats}
     with pytest.raises(Invalid, match="in use by another live process"):
-        place.binder.bind({}, {})
+        place.binder.bind({4: 2})
     assert place.now_s <= 6.2
     assert place.server.records_of(KEY)["a"] == place.record
-
-
-@pytest.mark.parametrize("queue_id", ["deleted", "q"])
-def test_what_was_reported_of_another_queue_or_in_another_life_of_the_store_is_not_taken_over(queue_id: str) -> None:
-    place = Place(queue_id)
-    if queue_id == "q":
-        place.server.incarnation = "another life"  # as after a restart from a copy: it may lack what was reported last
-    place.binder.bind({}, {})
-    record = place.server.records_of(KEY)["a"]
-    assert (record.former, record.deliveries) == ((), {})
 
 
 def test_a_store_that_stays_away_ends_a_bind_in_bounded_tries() -> None:
@@ -113,5 +107,5 @@ def test_a_store_that_stays_away_ends_a_bind_in_bounded_tries() -> None:
 
     place.server.before = lose
     with pytest.raises(Unavailable, match=rf"could not be bound in {MAX_TRIES} tries: .*away"):
-        place.binder.bind({}, {})
+        place.binder.bind({4: 2})
     assert len(tries) == MAX_TRIES

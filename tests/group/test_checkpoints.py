@@ -14,7 +14,8 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Fenced, Invalid, PartqError, Unavailable
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
+from partq_spark.group.checkpoint import UNBOUNDED
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused, NotDrained
 from partq_spark.group.model import Owner
 from partq_spark.objects.api import ObjectStore
 from tests.group.ownership.conftest import KEY
@@ -91,21 +92,34 @@ def stage() -> Stage:
     return Stage()
 
 
-def fence(to: Owner | None, epoch: int, start: int | None = None, delivered: int | None = None, **more: Any) -> Act:
-    return lambda stage: stage.checkpoints.fence(0, to=to, epoch=epoch, start=start, delivered=delivered, **more)
+def fence(to: Owner | None, epoch: int, start: int | None = None, **more: Any) -> Act:
+    return lambda stage: stage.checkpoints.fence(0, to=to, epoch=epoch, start=start, **more)
+
+
+def write(owner: Owner, offset: int | None, may_reach: int, *, known: int = -1) -> Act:
+    """`known`: from the last that it knows of its checkpoint, or from an earlier one."""
+
+    def written(stage: Stage) -> Checkpoint:
+        held = stage.held[owner][known]
+        below = held.redelivered_below
+        return stage.checkpoints.write(held, offset=offset, may_reach=may_reach, marked=below, origin=None, swap=False)
+
+    return written
+
+
+def announce(owner: Owner, may_reach: int) -> Act:
+    """It acknowledges nothing more."""
+    return lambda stage: write(owner, stage.held[owner][-1].offset, may_reach)(stage)
 
 
 def acknowledge(owner: Owner, offset: int, *, known: int = -1) -> Act:
-    """`known`: from the last that it knows of its checkpoint, or from an earlier one."""
-    return lambda stage: stage.checkpoints.update_checkpoint(stage.held[owner][known], offset)
+    """It announces nothing more."""
+    return lambda stage: write(owner, offset, stage.held[owner][known].may_reach, known=known)(stage)
 
 
-def deliver(owner: Owner) -> Act:
-    return lambda stage: stage.checkpoints.deliver(stage.held[owner][-1])
-
-
-def leave(owner: Owner, offset: int, delivered: int) -> Act:
-    return lambda stage: stage.checkpoints.leave(stage.held[owner][-1], offset=offset, delivered=delivered)
+def close(owner: Owner, offset: int) -> Act:
+    """It has nothing in hand."""
+    return write(owner, offset, offset)
 
 
 def rewind(offset: int, **more: Any) -> Act:
@@ -190,55 +204,51 @@ HISTORIES: dict[str, list[Act]] = {
         *(keeps(acknowledge(A1, 0)), is_at(1, A1, 15)),
     ],
     "an owner's knowledge may be behind its own writes: they are merged": [
-        *(OWNED, acknowledge(A1, 15), keeps(acknowledge(A1, 15, known=0)), keeps(acknowledge(A1, 12, known=0))),
+        *(OWNED, acknowledge(A1, 15), acknowledge(A1, 15, known=0), acknowledge(A1, 12, known=0), is_at(1, A1, 15)),
         *(acknowledge(A1, 17, known=0), is_at(1, A1, 17)),
+    ],
+    "it is open while its owner may have something in hand": [
+        *(OWNED, has(is_open=False), announce(A1, 40), has(is_open=True, may_reach=40), keeps(announce(A1, 40))),
+        *(acknowledge(A1, 30), has(is_open=True), close(A1, 30), has(is_open=False, may_reach=30)),
     ],
     "who lost a partition and has it back is another owner": [
         *(OWNED, fence(B1, 2), fence(A1, 3), refused(Fenced, acknowledge(A1, 11, known=0)), acknowledge(A1, 12)),
     ],
     "a fence between reading and writing wins": [
-        *(
-            OWNED,
-            refused(Fenced, meanwhile(fence(B1, 2, delivered=20), acknowledge(A1, 20)), unchanged=False),
-            is_at(2, B1, 10, 20),
-        ),
+        *(OWNED, announce(A1, 20)),
+        *(refused(Fenced, meanwhile(fence(B1, 2), acknowledge(A1, 20)), unchanged=False), is_at(2, B1, 10, 20)),
     ],
-    "a deleted checkpoint is nobody's": [OWNED, delete, refused(Fenced, acknowledge(A1, 11), "is gone")],
+    "a deleted checkpoint is nobody's, and all of it may have been delivered": [
+        *(OWNED, delete, refused(Fenced, acknowledge(A1, 11), "is gone")),
+        *(fence(B1, 2, 5, known_epoch=1), is_at(2, B1, 5, UNBOUNDED)),
+    ],
     "one from a listing is not written to": [
         *(OWNED, lambda stage: stage.held.update({A1: [stage.checkpoints.list_checkpoints()[0]]})),
         refused(Invalid, acknowledge(A1, 15), "read it first"),
     ],
-    # --- an owner that has the group to itself ------------------------------------------------------------------------
-    "that somebody delivers is written once, and ends with a rewind": [
-        *(OWNED, deliver(A1), has(delivering=True), keeps(deliver(A1)), acknowledge(A1, 15)),
-        *(rewind(2, fence=True, delivered=18), has(delivering=False)),
-    ],
-    "who leaves takes back neither an acknowledgement nor a mark": [
-        *(fence(A1, 1, 0, 7), deliver(A1), acknowledge(A1, 5, known=1), leave(A1, 3, 6), is_at(1, A1, 5, 7)),
-        has(delivering=False),
-    ],
-    "who leaves marks what it did not acknowledge": [
-        *(fence(A1, 1, 0), deliver(A1), leave(A1, 3, 6), is_at(1, A1, 3, 6)),
-        *(fence(A2, 1, 0, replaces=A1), leave(A2, 9, 9), is_at(1, A2, 9, 6)),
-        *(delete, fence(B1, 2, 0), leave(B1, 6, 6), is_at(2, B1, 6)),
-    ],
     # --- the coordinator fences ---------------------------------------------------------------------------------------
-    "a fence keeps the offset and the marks": [
-        *(OWNED, is_at(1, A1, 10), acknowledge(A1, 30), fence(B1, 2, 5, 50), is_at(2, B1, 30, 50)),
-        *(fence(None, 5, 5, 40), is_at(5, None, 30, 50)),
+    "a fence keeps the offset and marks what may have been delivered": [
+        *(OWNED, is_at(1, A1, 10), announce(A1, 50), acknowledge(A1, 30), fence(B1, 2, 5), is_at(2, B1, 30, 50)),
+        *(announce(B1, 40), fence(None, 5, 5), is_at(5, None, 30, 50)),
     ],
-    "without offsets the fence alone is kept": [
-        *(fence(A1, 1), is_at(1, A1, None), fence(B1, 2, delivered=9), is_at(2, B1, None, 9)),
-        *(refused(Fenced, acknowledge(A1, 3)), fence(B1, 3, 4), is_at(3, B1, 4, 9)),
+    "what was closed leaves no marks": [OWNED, announce(A1, 50), close(A1, 30), fence(B1, 2), is_at(2, B1, 30)],
+    "a drained fence waits until it is closed": [
+        *(OWNED, announce(A1, 20), refused(NotDrained, fence(B1, 2, drained=True))),
+        *(close(A1, 12), fence(B1, 2, drained=True), is_at(2, B1, 12)),
     ],
-    "a fence recognises its own repetition, which may know less": [
-        *(OWNED, fence(B1, 2, delivered=15), acknowledge(B1, 12)),
-        *(keeps(fence(B1, 2, delivered=15)), keeps(fence(B1, 2, delivered=99)), is_at(2, B1, 12, 15)),
+    "a drained fence meets a raise that comes between its look and its swap": [
+        *(OWNED, refused(NotDrained, meanwhile(announce(A1, 20), fence(B1, 2, drained=True)), unchanged=False)),
+        *(fence(B1, 2), is_at(2, B1, 10, 20)),
     ],
-    "a fence for nobody is not content with a rewind that looks like it": [
-        # A1 did not know yet, and delivered up to 30 before it is fenced at the epoch that the rewind took.
-        *(OWNED, acknowledge(A1, 15), rewind(5, fence=True, delivered=20), is_at(2, None, 5, 20)),
-        *(fence(None, 2, delivered=30), is_at(2, None, 5, 30), keeps(fence(None, 2, delivered=30))),
+    "without offsets everything is marked that was in hand": [
+        *(fence(A1, 1), is_at(1, A1, None), write(A1, None, UNBOUNDED), has(is_open=True), fence(B1, 2)),
+        *(is_at(2, B1, None, UNBOUNDED), refused(Fenced, acknowledge(A1, 3))),
+    ],
+    "without offsets one that is closed says how far it was": [
+        *(fence(A1, 1), write(A1, None, 9), has(is_open=False), fence(B1, 2), is_at(2, B1, None, 9)),
+    ],
+    "a fence recognises its own repetition": [
+        *(OWNED, announce(A1, 15), fence(B1, 2), acknowledge(B1, 12), keeps(fence(B1, 2)), is_at(2, B1, 12, 15)),
     ],
     "a fence never goes back": [
         fence(A1, 2, 10),
@@ -256,38 +266,38 @@ HISTORIES: dict[str, list[Act]] = {
     ],
     "fences that race end with the highest epoch": [
         *(OWNED, refused(FenceRefused, meanwhile(fence(A2, 3), fence(B1, 2)), epoch=3, unchanged=False)),
-        *(meanwhile(fence(A2, 4, delivered=33), fence(B1, 5, delivered=20)), is_at(5, B1, 10, 33)),
+        *(meanwhile(fence(A2, 4), fence(B1, 5)), is_at(5, B1, 10)),
     ],
-    "an acknowledgement that races a fence is kept": [
-        *(OWNED, meanwhile(acknowledge(A1, 18), fence(B1, 2, delivered=20)), is_at(2, B1, 18, 20)),
+    "what its owner writes while it is fenced is kept": [
+        *(OWNED, announce(A1, 20), meanwhile(acknowledge(A1, 18), fence(B1, 2)), is_at(2, B1, 18, 20)),
+        *(meanwhile(announce(B1, 40), fence(A1, 3)), is_at(3, A1, 18, 40)),
     ],
-    "what is finished moves forward": [
-        *(fence(A1, 1, 8), fence(None, 2, 0, finished=5), is_at(2, None, 8)),
-        *(fence(None, 3, 0, finished=12), is_at(3, None, 12)),
+    "of what is finished nothing is left above its end": [
+        *(fence(A1, 1, 8), announce(A1, 20), fence(None, 2, 0, finished=8), is_at(2, None, 8, 8), has(may_reach=8)),
     ],
     "what was rewound meanwhile is not finished": [
-        *(fence(A1, 1, 8), rewind(2, fence=True, delivered=8), fence(None, 3, 0, finished=8), is_at(3, None, 2, 8)),
+        *(fence(A1, 1, 8), rewind(2, fence=True), fence(None, 3, 0, finished=8), is_at(3, None, 2, 8)),
     ],
     "without an owner and an offset it is void, unless it is marked": [
-        *(fence(None, 1), has(is_void=True), fence(None, 2, delivered=5), has(is_void=False)),
+        *(fence(None, 1), has(is_void=True), fence(A1, 2), write(A1, None, 5), fence(None, 3), has(is_void=False)),
     ],
     # --- a former queue, or a former group, of the same name ----------------------------------------------------------
     "a former queue's checkpoint counts as absent, but its epoch continues": [
-        *(of_group(0, fence(A1, 6, 100, 120), "ffff"), of_group(0, is_at(6, None, None))),
+        *(of_group(0, fence(A1, 6, 100), "ffff"), announce(A1, 120), of_group(0, is_at(6, None, None))),
         *(refused(FenceRefused, fence(A1, epoch, 0, replaces=A1), epoch=6) for epoch in (1, 6)),
         *(refused(FenceRefused, fence(None, 6, 0)), fence(A1, 7, 3), is_at(7, A1, 3)),
         of_group(0, refused(Fenced, acknowledge(A1, 130, known=0)), "ffff"),
     ],
     "of a former group nothing counts but its epoch, which is over": [
-        *(of_group(FORMER, fence(A1, 4, 0, 9)), acknowledge(A1, 5), of_group(PRESENT, is_at(5, None, None))),
+        *(of_group(FORMER, fence(A1, 4, 0)), announce(A1, 9), of_group(PRESENT, is_at(5, None, None))),
         *(has(is_void=True), *(refused(FenceRefused, fence(A1, e, 0, replaces=A1), epoch=5) for e in (4, 5))),
         *(fence(B1, 6, 77), is_at(6, B1, 77)),
     ],
     "who belongs to the former group cannot write once the new one has": [
-        *(of_group(FORMER, fence(A1, 4, 0, 9)), acknowledge(A1, 5), of_group(PRESENT, fence(B1, 6, 77))),
+        *(of_group(FORMER, fence(A1, 4, 0)), announce(A1, 9), of_group(PRESENT, fence(B1, 6, 77))),
         *(
             of_group(FORMER, refused(Fenced, act, "was made again since"))
-            for act in (acknowledge(A1, 6), deliver(A1), leave(A1, 6, 9), fence(A1, 99, 0), rewind(0, fence=True))
+            for act in (acknowledge(A1, 6), announce(A1, 12), fence(A1, 99, 0), rewind(0, fence=True))
         ),
     ],
     "a first fence of the former group that lands between a look and a swap of the new one": [
@@ -298,7 +308,7 @@ HISTORIES: dict[str, list[Act]] = {
         *(fence(B1, 3, 77), is_at(3, B1, 77)),
     ],
     "one that was asleep with the etag in hand fails": [
-        of_group(FORMER, fence(A1, 4, 0, 9)),
+        of_group(FORMER, fence(A1, 4, 0)),
         refused(Fenced, meanwhile(of_group(PRESENT, fence(B1, 6, 77)), acknowledge(A1, 8)), unchanged=False),
         of_group(PRESENT, is_at(6, B1, 77)),
     ],
@@ -308,13 +318,10 @@ HISTORIES: dict[str, list[Act]] = {
         refused(Fenced, acknowledge(A1, 40)),
     ],
     "rewinding is refused while a flow owns the partition": [
-        *(OWNED, acknowledge(A1, 30), refused(Conflict, rewind(12), r"flow a's .* stop that flow first")),
-        *(rewind(12, fence=True, delivered=44), is_at(2, None, 12, 44), refused(Fenced, acknowledge(A1, 40))),
-    ],
-    "a rewind that took the partition from somebody shows until it is given away": [
-        *(OWNED, acknowledge(A1, 30), has(rewound=False), rewind(20, fence=True, delivered=44), has(rewound=True)),
-        *(rewind(12, delivered=99), has(rewound=True), is_at(3, None, 12, 44)),  # nobody had it meanwhile
-        *(fence(B1, 4), has(rewound=False), fence(None, 5), rewind(11), has(rewound=False)),
+        *(OWNED, announce(A1, 44), acknowledge(A1, 30)),
+        refused(Conflict, rewind(12), r"flow a's .* stop that flow first"),
+        *(rewind(12, fence=True), is_at(2, None, 12, 44), refused(Fenced, acknowledge(A1, 40))),
+        *(keeps(fence(None, 2)), rewind(5), is_at(3, None, 5, 44)),
     ],
     "rewinding only goes back, and needs an offset": [
         *(refused(Invalid, rewind(0), "nothing to rewind"), fence(None, 1)),
@@ -343,6 +350,6 @@ def test_a_checkpoint_is_written_by_its_owner_a_coordinator_or_a_person(
 @pytest.mark.conformance("CHK-05")
 @pytest.mark.parametrize("to", [B1, A2, None])
 def test_who_lost_a_partition_changes_nothing_however_late(stage: Stage, to: Owner | None) -> None:
-    stage.play(OWNED, fence(to, 1 if to == A2 else 2, delivered=12, replaces=A1))
+    stage.play(OWNED, announce(A1, 12), fence(to, 1 if to == A2 else 2, replaces=A1))
     late = refused(Fenced, acknowledge(A1, 99), r"checkpoint/0 is .* not flow a's \(instance 1111\) at epoch 1")
     stage.play(late, late, is_at(1 if to == A2 else 2, to, 10, 12))

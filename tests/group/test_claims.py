@@ -11,18 +11,23 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid
 from partq_spark.group import claims
 from partq_spark.group.binding import Life
 from partq_spark.group.claims import Claim, FlowChangeUpdate
 from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
-from partq_spark.group.model import Delivery, Flow, Partition, Phase
-from partq_spark.group.progress_writer import ending_if_unknown
-from partq_spark.group.settings import SessionSettings
+from partq_spark.group.membership import SessionSettings
+from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.test_status import A, B, C, state
 from tests.log.queues import empty_head
+
+
+def a_life(renewed_s: float) -> Life:
+    return Life(
+        FlowRecord(flow="a", instance="1", queue_id="q", bound=True, session_timeout_s=10.0), renewed_s, lives=0
+    )
 
 
 @pytest.mark.conformance("FLO-03")
@@ -47,21 +52,10 @@ def test_a_bind_is_answered_when_what_is_on_its_way_has_arrived(
 def test_updates_are_counted_not_guessed() -> None:
     flow = Flow(name="a", instance="1", bound=True, since=1, active=True, updates=5)
     on, off = FlowChangeUpdate(active=True), FlowChangeUpdate(active=False)
-    unheard = Life("1", session_timeout_s=10.0, renewed_s=0.0).updates
-    assert claims.updates_since(replace(flow, updates=1), unheard) == (on,)
+    assert claims.updates_since(flow._replace(updates=1), a_life(0.0).updates) == (on,)
     assert claims.updates_since(flow, 5) == ()
     assert claims.updates_since(flow, 4) == (on,)
     assert claims.updates_since(flow, 2) == (on, off, on)
-
-
-def test_what_a_record_says_and_what_a_process_knows_are_merged() -> None:
-    def one(epoch: int, delivered: int) -> Delivery:
-        return Delivery(epoch=epoch, delivered=delivered, acknowledged=0)
-
-    stored = {0: one(1, 10), 1: one(2, 10), 2: one(3, 10), 3: one(1, 10)}
-    own = {0: one(1, 7), 1: one(1, 20), 2: one(4, 20), 4: one(1, 1)}
-    assert claims.merged(stored, own, by_itself=True) == {**stored, 0: one(1, 7), 2: one(4, 20), 4: one(1, 1)}
-    assert claims.merged(stored, own, by_itself=False) == {**stored, 2: one(4, 20), 4: one(1, 1)}
 
 
 @pytest.mark.parametrize(("beat_interval_s", "session_timeout_s"), [(0.0, 10.0), (-1.0, 10.0), (4.0, 10.0)])
@@ -70,24 +64,24 @@ def test_a_heartbeat_has_to_fit_into_the_session(beat_interval_s: float, session
         SessionSettings(beat_interval_s=beat_interval_s, session_timeout_s=session_timeout_s)
 
 
-def test_a_change_of_its_record_of_which_nobody_heard_ends_the_instance() -> None:
-    """What it says may arrive later, when something else was announced or handed over."""
-    life = Life("0123456789abcdef", session_timeout_s=10.0, renewed_s=0.0)
-    with pytest.raises(Unavailable), ending_if_unknown(life):
-        raise Unavailable("on its way")
-    assert not life.is_alive(1.0)
-
-
 @pytest.mark.conformance("LOS-06")
 def test_an_instance_lives_for_its_session_timeout_by_its_own_clock_and_does_not_come_back() -> None:
-    life = Life("0123456789abcdef", session_timeout_s=10.0, renewed_s=100.0)
+    life = a_life(100.0)
     life.renew(105.0)
     life.renew(103.0)
     assert life.left_s(114.0) == 1.0
-    assert life.is_alive(114.9)
-    assert not life.is_alive(115.0)
+    assert life.is_alive(114.9, 0)
+    assert not life.is_alive(115.0, 0)
     life.renew(116.0)
-    assert not life.is_alive(116.0)
+    assert not life.is_alive(116.0, 0)
+
+
+@pytest.mark.conformance("OWN-03")
+def test_an_instance_does_not_outlive_the_store_in_which_it_bound() -> None:
+    """A state that is as it was known may be a copy of what it was then."""
+    life = a_life(100.0)
+    assert life.is_alive(101.0, 0)
+    assert not life.is_alive(101.0, 1)
 
 
 # --- the order of keys ------------------------------------------------------------------------------------------------
@@ -155,7 +149,7 @@ def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_n
 
 @pytest.mark.conformance("RES-03", "RES-04")
 def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_its_number_comes_back() -> None:
-    """Without checkpoints a member says of it that it is finished, and no offset (`progress_writer`)."""
+    """Without checkpoints a member says of it that it is finished, and no offset."""
     now_s = [100.0]
     order = KeyOrder("billing", look_s=0.01, now_s=lambda: now_s[0])
     head = replace(resized(replace(empty_head(3), next=(10, 10, 10)), 2), next=(12, 12, 10))

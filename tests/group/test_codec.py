@@ -9,11 +9,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import checksum
+from partq_spark.group.checksums import CHECKSUM, sealed
 from partq_spark.group.codec import decode_state, encode_lease, encode_state
-from partq_spark.group.model import Flow, GroupSettings, GroupState, Lease, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import (
+    Flow,
+    GroupSettings,
+    GroupState,
+    Lease,
+    Owner,
+    Partition,
+    Phase,
+    Progress,
+    RebalanceStatus,
+)
+from partq_spark.group.ownership.encoding import decode_flow, encode_flow
+from tests.group.ownership.conftest import a_record
 
 
 def a_state() -> GroupState:
@@ -21,7 +36,6 @@ def a_state() -> GroupState:
     first, second = Owner("billing-1", "aa"), Owner("billing-2", "bb")
     return GroupState(
         queue_id="q1",
-        incarnation="life",
         settings=GroupSettings(),
         partitions={
             0: Partition(partition=0, phase=Phase.OWNED, epoch=3, owner=first),
@@ -41,7 +55,7 @@ def a_state() -> GroupState:
 
 @pytest.mark.parametrize(
     "more",
-    [{"to": Owner("ü", "cc")}, {"to_epoch": 2}, {"deadline_s": 101.0}, {"reports_lost": True}, {"removed": True}],
+    [{"to": Owner("ü", "cc")}, {"to_epoch": 2}, {"deadline_s": 101.0}, {"drained": True}, {"removed": True}],
     ids=lambda more: next(iter(more)),
 )
 def test_a_partition_where_one_thing_is_going_on_is_written_as_a_whole(more: dict[str, object]) -> None:
@@ -101,3 +115,44 @@ def test_what_a_state_contradicts_is_named(changes: dict[str, object], words: st
 def test_a_time_without_end_cannot_be_written(endless_s: float, write: Callable[[float], bytes]) -> None:
     with pytest.raises(Invalid, match="finite"):
         write(endless_s)
+
+
+@given(
+    st.dictionaries(st.integers(0, 2000), st.integers(1, 9), max_size=300),
+    st.dictionaries(st.integers(0, 2000), st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=300),
+)
+def test_what_a_flow_says_comes_back_as_it_was_and_no_field_is_changed_unnoticed(
+    mapping: dict[int, int], progress: dict[int, tuple[int, int]]
+) -> None:
+    said = replace(
+        a_record(),
+        mapping=mapping,
+        progress={number: Progress(*each) for number, each in progress.items()},
+        closes=len(mapping),
+        note="slow" if mapping else "",
+    )
+    fields = encode_flow(said)
+    assert sum(map(len, fields.values())) < 8000, "an object's metadata has no more room"
+    assert decode_flow(fields, "it", said.flow) == replace(said, progress=said.progress if "progress" in fields else {})
+    for name in fields:
+        with pytest.raises(Corrupt):
+            decode_flow({**fields, name: fields[name] + "1"}, "it", said.flow)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": "soon"}, {"mapping": "0"}, {"progress": "0:1"}, {"closes": ""}])
+def test_a_heartbeat_that_somebody_else_wrote_is_corrupt_by_name(wrong: dict[str, str]) -> None:
+    fields = {name: text for name, text in encode_flow(a_record()).items() if name != CHECKSUM}
+    with pytest.raises(Corrupt, match="it is no heartbeat that partq wrote: remove it, its flow binds anew"):
+        decode_flow(sealed({**fields, **wrong}), "it", "billing-1")
+
+
+def test_a_thousand_partitions_of_different_epochs_have_room_in_a_heartbeat() -> None:
+    """What does not fit comes to the flow at the next epoch, marked, and is nothing that people miss."""
+    said = replace(
+        a_record(),
+        mapping={number: 1 + number % 97 for number in range(1000)},
+        progress={number: Progress(10**6 + number, 10**6) for number in range(1000)},
+    )
+    fields = encode_flow(said)
+    assert decode_flow(fields, "it", said.flow) == replace(said, progress={})
+    assert sum(map(len, fields.values())) < 8000

@@ -19,14 +19,14 @@ import pytest
 from redis import Redis
 
 from partq_spark.base.errors import Corrupt, Fenced, Invalid
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.checksums import sealed
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.model import GroupSettings, GroupState, Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects.api import Document
 from partq_spark.objects.local import LocalStore
-from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, token_of, verbs
+from tests.group.ownership.conftest import KEY, ME, RECORD, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, open_redis
 from tests.group.test_checkpoints import A1, B1, QUEUE_ID, Lossy, checkpoints_in
 from tests.objects.conftest import azure_store, memory_store
@@ -34,9 +34,9 @@ from tests.support.ownership import in_objects
 from tests.support.servers import RedisServer
 
 LEASE: Final = Lease(token="l", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
-STATE: Final = GroupState(queue_id="q", incarnation="life", settings=GroupSettings(), partitions={}, flows={})
+STATE: Final = GroupState(queue_id="q", settings=GroupSettings(), partitions={}, flows={})
 CLAIM: Final = OwnershipRecord(key=KEY, partition=12, owner=A1, epoch=7, version="", modified="")
-BEAT, BODY = "beats/billing-1", f"flows/billing-1/{ME}"
+BEAT: Final = "beats/billing-1"
 FOREIGN: Final = (b"", b"x", b"{}", b"[]", b"\xff\xfe", b"instance i1 count 3")
 NOBODY: Final = 65534
 _STEP: Final = re.compile(r"restore|remove|delete")
@@ -149,11 +149,17 @@ def flows(place: Place) -> object:
     return place.open().read_flows(KEY)
 
 
+def beats(place: Place) -> object:
+    seen = place.open().look_at_flows(KEY)
+    for problem in seen.damaged.values():
+        raise problem
+    return {name: beat.instance for name, beat in seen.beats.items()}
+
+
 READS: Final[dict[str, tuple[Callable[[Any], object], ...]]] = {
     "state": (state,),  # where its token is flipped, everybody reads the same state again
     "leader": (lambda place: (found := place.open().read_lease(KEY)) and found.lease,),
-    BEAT: (flow, flows, lambda place: {n: beat.instance for n, beat in place.open().read_beats(KEY).items()}),
-    BODY: (flow, flows),
+    BEAT: (flow, flows, beats),
     # without versions, which only tell whether one was claimed since
     "ownership/12": (lambda place: [replace(each, version="") for each in place.open().list_ownership(KEY).values()],),
 }
@@ -196,9 +202,10 @@ def test_a_flipped_bit_or_what_is_of_another_make_is_never_taken_for_something_e
 def test_nor_that_of_a_checkpoint(tmp_path: Path, rewound: bool) -> None:
     place = Files(tmp_path / "store")
     made = CheckpointStore(place.objects, KEY, QUEUE_ID)
-    made.fence(3, to=A1, epoch=5, start=1000, delivered=1010)
+    held = made.fence(3, to=A1, epoch=5, start=1000)
+    made.write(held, offset=1000, may_reach=1010, marked=0, origin=None, swap=False)
     if rewound:
-        made.rewind(3, 7, fence=True, delivered=1020)
+        made.rewind(3, 7, fence=True)
     is_never_taken_for_something_else(place, "checkpoint/3", lambda _: made.list_checkpoints()[3])
     is_never_taken_for_something_else(
         place, "checkpoint/3", lambda _: (found := made.read(3)) and replace(found, etag=None)
@@ -231,25 +238,19 @@ def test_nobody_goes_on_from_a_damaged_heartbeat(redis: InRedis) -> None:
     for at in (len('{"instance":"'), good.index(b'"bound":"') + 9, -3):  # instance, bound, checksum
         bad = bytearray(good)
         bad[at] ^= 1
-        for what in ("beat", "report", "deliver", "note", "unbind", "forget_flow", "bind"):
+        for what in ("beat", "unbind", "forget_flow", "bind"):
             redis.put(BEAT, bytes(bad))
             with pytest.raises(Corrupt, match=r"Redis key partq:.*:beats, field billing-1 .*damaged"):
                 verbs(redis.open())[what]()
             assert redis.read(BEAT) == bytes(bad), what
-        for what in ("beat", "report"):
-            redis.put(BEAT, bytes(bad))
-            verbs(mine)[what]()
-            assert redis.open().read_beats(KEY)["billing-1"].instance == ME, "the damage is gone"
+        redis.put(BEAT, bytes(bad))
+        mine.beat(KEY, RECORD)
+        assert redis.open().look_at_flows(KEY).beats["billing-1"].instance == ME, "the damage is gone"
 
 
 @pytest.mark.redis
-def test_what_lies_at_another_place_is_refused(redis: InRedis) -> None:
-    """A record at another flow's, and a claim under no number."""
-    mine, other = begin(redis), a_record("billing-2")
-    mine.bind(KEY, other, replaces=None)
-    redis.put(f"flows/billing-2/{other.instance}", redis.read(BODY))
-    with pytest.raises(Corrupt, match="flows"):
-        redis.open().read_flows(KEY)
+def test_a_claim_under_no_number_is_refused(redis: InRedis) -> None:
+    begin(redis)
     for half in ("", " version"):
         redis.put(f"ownership/twelve{half}", redis.read(f"ownership/12{half}"))
     with pytest.raises(Corrupt, match="field twelve"):
@@ -261,7 +262,7 @@ def test_what_lies_at_another_place_is_refused(redis: InRedis) -> None:
 def test_half_a_document_is_none(redis: InRedis, half: str) -> None:
     """A person removed the value, or the version, and not both."""
     mine = begin(redis)
-    for name in ("state", "leader", BEAT, BODY, "ownership/12"):
+    for name in ("state", "leader", BEAT, "ownership/12"):
         assert redis.raw.hdel(redis.named(name), redis.field(name) + half) == 1
     for store in (redis.open(), mine):  # who knew the token, too
         assert store.read_state(KEY) is store.read_state(KEY, known="t1") is None
@@ -279,13 +280,13 @@ def test_a_damaged_version_is_another_version(redis: InRedis, bad: bytes) -> Non
     for name in ("state", "leader"):
         redis.put(f"{name} version", bad)
     assert token_of(redis.open()) == "t1"
-    assert mine.renew_lease(KEY, replace(LEASE, beat=18)).state_token == mine.beat(KEY, "billing-1", ME) == "t1"
+    assert mine.renew_lease(KEY, replace(LEASE, beat=18)).state_token == mine.beat(KEY, RECORD) == "t1"
     mine.swap_state(KEY, b"{}", token="t2", expected="t1")
     assert re.fullmatch(rb"[0-9a-f]{16} \d{13}", redis.read("state version"))
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("name", ["state", "flows", "beats", "leader", "ownership"])
+@pytest.mark.parametrize("name", ["state", "beats", "leader", "ownership"])
 def test_a_key_of_another_type_is_corrupt(redis: InRedis, name: str) -> None:
     redis.raw.set(redis.named(name), "x")
     with pytest.raises(Corrupt, match="partq did not write"):
@@ -310,7 +311,7 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata_and_one_listing_gives_all(r
     checkpoints = checkpoints_in(real)
     assert checkpoints.list_checkpoints() == {}
     assert checkpoints.read(7) is None
-    made = {p: checkpoints.fence(p, to=A1, epoch=3, start=40, delivered=45) for p in (11, 7, 0)}
+    made = {p: checkpoints.fence(p, to=A1, epoch=3, start=40) for p in (11, 7, 0)}
     found = real.store.load("default/orders/billing/checkpoint/7")
     assert isinstance(found, Document)
     assert found.body == b""
@@ -321,14 +322,19 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata_and_one_listing_gives_all(r
         "offset": "40",
         "queue_id": QUEUE_ID,
         "since": "0",
-        "redelivered_below": "45",
+        "redelivered_below": "0",
+        "may_reach": "40",
         "updated": "2026-11-18T11:06:40.000000Z",
-        "checksum": "82c54cb093457655",
+        "checksum": "808a83145dee31d3",
     }
     late = made[7]
-    made[7] = checkpoints.update_checkpoint(checkpoints.fence(7, to=B1, epoch=4, start=None, delivered=None), 41)
+
+    def acknowledged(held: Checkpoint) -> Checkpoint:
+        return checkpoints.write(held, offset=41, may_reach=45, marked=0, origin=None, swap=False)
+
+    made[7] = acknowledged(checkpoints.fence(7, to=B1, epoch=4, start=None))
     with pytest.raises(Fenced):
-        checkpoints.update_checkpoint(late, 41)
+        acknowledged(late)
     for name in ("notes", "07", "1/x"):  # no partition's name
         real.store.swap(f"default/orders/billing/checkpoint/{name}", {"epoch": "1"}, expected=None)
     real.calls.clear()
@@ -338,7 +344,7 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata_and_one_listing_gives_all(r
     assert list(listed) == [0, 7, 11]
 
 
-WHOLE: Final = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "since": "0"}
+WHOLE: Final = {"epoch": "1", "redelivered_below": "0", "may_reach": "0", "queue_id": QUEUE_ID, "since": "0"}
 
 
 @pytest.mark.parametrize(
@@ -361,11 +367,11 @@ def test_what_was_edited_by_hand_is_refused_by_name_and_both_next_steps_mend_it(
     store = memory_store()
     checkpoints = checkpoints_in(store)
     name = checkpoints.name_of(4)
-    checkpoints.fence(4, to=None, epoch=7, start=1000, delivered=1200)
+    checkpoints.fence(4, to=None, epoch=7, start=1000)
     good = store.load(name)
     assert isinstance(good, Document)
     etag = store.swap(name, metadata, expected=good.etag)
-    nobody_writes_over_it = lambda: checkpoints.fence(4, to=A1, epoch=8, start=0, delivered=None)  # noqa: E731
+    nobody_writes_over_it = lambda: checkpoints.fence(4, to=A1, epoch=8, start=0)  # noqa: E731
     for act in (lambda: checkpoints.read(4), checkpoints.list_checkpoints, nobody_writes_over_it):
         with pytest.raises(Corrupt, match=f"{name}.*{complaint}"):
             act()
@@ -373,7 +379,7 @@ def test_what_was_edited_by_hand_is_refused_by_name_and_both_next_steps_mend_it(
     store.swap(name, good.metadata, expected=etag)
     assert checkpoints.list_checkpoints()[4].offset == 1000
     store.delete(name)
-    assert checkpoints.fence(4, to=A1, epoch=8, start=30, delivered=1200).offset == 30
+    assert checkpoints.fence(4, to=A1, epoch=8, start=30).offset == 30
 
 
 def test_one_that_may_not_be_read_is_told_and_hides_no_others() -> None:
@@ -385,7 +391,7 @@ def test_one_that_may_not_be_read_is_told_and_hides_no_others() -> None:
     try:
         checkpoints = CheckpointStore(LocalStore(str(folder / "store")), KEY, QUEUE_ID)
         for partition in (0, 1):
-            checkpoints.fence(partition, to=A1, epoch=1, start=0, delivered=None)
+            checkpoints.fence(partition, to=A1, epoch=1, start=0)
         (folder / "store" / checkpoints.name_of(1)).chmod(0)
         found, damaged = checkpoints.list_readable()
         assert (list(found), list(damaged)) == ([0], [1])

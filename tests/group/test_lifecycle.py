@@ -14,6 +14,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group import deleting, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
+from partq_spark.group.in_queue import checkpoints_of
 from partq_spark.group.lifecycle import Remains, require_no_flow
 from partq_spark.group.missed_partitions import MOST_ENDS, MissedPartitions, missed_folder
 from partq_spark.group.model import Owner
@@ -38,7 +39,7 @@ def store() -> ObjectStore:
 
 
 def fenced(queue: QueueLog, partition: int, epoch: int, group: str = KEY.group) -> Checkpoint:
-    return lifecycle.checkpoints_of(queue, group).fence(partition, to=A, epoch=epoch, start=0, delivered=None)
+    return checkpoints_of(queue, group).fence(partition, to=A, epoch=epoch, start=0)
 
 
 def made(store: ObjectStore) -> QueueLog:
@@ -93,7 +94,7 @@ def test_what_a_former_queue_left_goes_and_nothing_of_the_next_one(
     if partition is None:
         assert names(store) == []
     else:
-        checkpoints = lifecycle.checkpoints_of(QueueLog(store, KEY.namespace, KEY.queue), KEY.group)
+        checkpoints = checkpoints_of(QueueLog(store, KEY.namespace, KEY.queue), KEY.group)
         assert checkpoints.read(partition) == taken[0]
         assert list(checkpoints.list_checkpoints()) == [partition]
 
@@ -114,7 +115,7 @@ def leaves(flows: Ownership) -> None:
     [
         (lambda _: None, leaves, None),
         (leaves, lambda _: None, None),
-        (lambda _: None, lambda flows: flows.beat(KEY, "billing-2", LEAVING.instance), "billing-2"),
+        (lambda _: None, lambda flows: flows.beat(KEY, LEAVING), "billing-2"),
         (lambda _: None, lambda flows: flows.bind(KEY, a_record("billing-3"), replaces=None), "billing-3"),
     ],
     ids=["leaves", "left before", "beats", "binds"],

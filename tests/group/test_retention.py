@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from partq_spark.group import lifecycle, rewinding
-from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
+from partq_spark.group.in_queue import checkpoints_of
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back, retain
 from partq_spark.group.rewinding import Goal, Gone
@@ -47,24 +48,29 @@ def made(name: str, start: int) -> Act:
     return lambda queue: admin.create_group(queue, name, (start,))
 
 
+def acknowledge(store: CheckpointStore, held: Checkpoint, offset: int) -> None:
+    """Nothing more is in hand."""
+    store.write(held, offset=offset, may_reach=offset, marked=held.redelivered_below, origin=None, swap=False)
+
+
 def acknowledged(name: str, offset: int | None, partition: int = 0) -> Act:
     """By a flow that has the partition from the beginning on; without an offset it only has it."""
 
     def act(queue: QueueLog) -> None:
-        store = lifecycle.checkpoints_of(queue, name)
+        store = checkpoints_of(queue, name)
         held = store.read(partition)
         if held is None or held.owner is None:
             start, epoch = None if offset is None else 0, 1 if held is None else held.epoch + 1
-            held = store.fence(partition, to=OWNER, epoch=epoch, start=start, delivered=None)
+            held = store.fence(partition, to=OWNER, epoch=epoch, start=start)
         if offset is not None:
-            store.update_checkpoint(held, offset)
+            acknowledge(store, held, offset)
 
     return act
 
 
 def rewound(name: str, to: int) -> Act:
     def act(queue: QueueLog) -> None:
-        lifecycle.checkpoints_of(queue, name).rewind(0, to, fence=True)
+        checkpoints_of(queue, name).rewind(0, to, fence=True)
         admin.count_rewind(queue, name)
 
     return act
@@ -72,7 +78,7 @@ def rewound(name: str, to: int) -> Act:
 
 def unreadable(name: str) -> Act:
     def act(queue: QueueLog) -> None:
-        store = lifecycle.checkpoints_of(queue, name)
+        store = checkpoints_of(queue, name)
         found = store.read(0)
         assert found is not None
         queue.store.swap(store.name_of(0), {"epoch": "nonsense"}, expected=found.etag)
@@ -82,7 +88,7 @@ def unreadable(name: str) -> Act:
 
 def of_a_former_queue(queue: QueueLog) -> None:
     former = CheckpointStore(queue.store, GroupKey("default", "orders", "g"), "anotherqueue")
-    former.update_checkpoint(former.fence(0, to=OWNER, epoch=1, start=0, delivered=None), 9)
+    acknowledge(former, former.fence(0, to=OWNER, epoch=1, start=0), 9)
 
 
 def removed(name: str) -> Act:
@@ -228,7 +234,7 @@ def test_a_rewind_says_what_was_trimmed_before_it_was_counted(world: World, trim
         return housekeeping.trim(trimming, (6,), known).earliest
 
     other = in_between(world, "swap", trim_before or "nothing", trim)
-    head, store = other.refresh(), lifecycle.checkpoints_of(other, "g")
+    head, store = other.refresh(), checkpoints_of(other, "g")
     steps = rewinding.planned_rewind("orders", head, store.list_readable(), (), Goal(offset=0), other.offsets_at)
     outcome = rewinding.carry_out(other, store, "g", steps)
     assert outcome.error is None

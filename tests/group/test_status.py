@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from partq_spark.group.checkpoints import Checkpoint
+from partq_spark.group.in_queue import GroupProgress
 from partq_spark.group.model import (
-    Delivery,
     Flow,
     FlowRecord,
     GroupSettings,
@@ -21,12 +21,13 @@ from partq_spark.group.model import (
     Partition,
     PartitionStatus,
     Phase,
+    Progress,
     RebalanceStatus,
 )
 from partq_spark.group.status import GroupReading, GroupView, view
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import Head
-from tests.group.ownership.conftest import KEY, a_record, delivery
+from partq_spark.log.model import Group, Head
+from tests.group.ownership.conftest import KEY, a_record
 from tests.log.queues import empty_head
 
 A, B, C, GONE = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1"), Owner("gone", "g1")
@@ -42,7 +43,6 @@ def owned(by: Owner, **more: Any) -> Partition:
 def state(*partitions: Partition, **more: Any) -> GroupState:
     made = GroupState(
         queue_id="q1",
-        incarnation="i1",
         settings=GroupSettings(),
         partitions={each.partition: each for each in partitions},
         flows={
@@ -55,29 +55,35 @@ def state(*partitions: Partition, **more: Any) -> GroupState:
     return replace(made, **more)
 
 
-def checkpoint(partition: int, offset: int | None, owner: Owner | None = A, epoch: int = 1) -> Checkpoint:
+def checkpoint(
+    partition: int, offset: int | None, owner: Owner | None = A, epoch: int = 1, may_reach: int = 0
+) -> Checkpoint:
     return Checkpoint(
         partition=partition, epoch=epoch, owner=owner, offset=offset, redelivered_below=0, updated="",
-        queue_id="q1", since=0, etag=None,
+        may_reach=max(may_reach, offset or 0), queue_id="q1", since=0, etag=None,
     )  # fmt: skip
 
 
-def reported(**deliveries: Delivery) -> dict[str, FlowRecord]:
+def reported(instance: str = "a1", **progress: Progress) -> dict[str, FlowRecord]:
     """By flow a, of the partitions p0, p1 …"""
-    return {"a": a_record("a", "a1", **deliveries)}
+    return {"a": a_record("a", instance, **progress)}
 
 
 def seen(group: GroupState | None, **more: Any) -> GroupView:
+    """A queue with 5,000 messages in each partition, which the group begins at the eighth, or `head`, from its
+    beginning.
+    """
+    count = len(group.partitions) if group else 4
+    head = more.pop("head", None)
+    begins = 7 if head is None else 0
+    head = head or replace(empty_head(count), next=(5000,) * count)
+    progress = GroupProgress(
+        head=head,
+        group=Group(since_sequence=1, start=(begins,) * len(head.next)),
+        checkpoints=more.pop("checkpoints", {}),
+    )
     made = GroupReading(
-        key=KEY,
-        ends=(5000, 5000, 5000, 5000),
-        starts=(7, 7, 7, 7),
-        layout_partitions=len(group.partitions) if group else 4,
-        checkpoints={},
-        state=group,
-        state_token="t1" if group else None,
-        lease=LEASE,
-        lease_age_s=0.4,
+        key=KEY, progress=progress, state=group, state_token="t1" if group else None, lease=LEASE, lease_age_s=0.4
     )
     return view(replace(made, **more))
 
@@ -91,7 +97,7 @@ def fencing(to: Owner | None) -> Partition:
 
 
 ACKNOWLEDGED: Final = {0: checkpoint(0, 1000)}
-WAITING: Final = {"records": reported(p0=delivery(4000, 1000)), "checkpoints": ACKNOWLEDGED, "state_age_s": 0.6}
+WAITING: Final = {"records": reported(p0=Progress(4000, 1000)), "checkpoints": ACKNOWLEDGED, "state_age_s": 0.6}
 NOT_TAKEN: Final = "flow a has not taken it yet"
 NOT_BOUND: Final = "is not bound, waits for the running handoffs"
 HANDED: Final = "paused: its checkpoint is being handed to flow b at epoch 2"
@@ -103,8 +109,10 @@ HANDED: Final = "paused: its checkpoint is being handed to flow b at epoch 2"
     [
         (Partition(partition=0), {}, UNASSIGNED, "no flow has it"),
         (owned(A), {}, READY, NOT_TAKEN),
-        (owned(A), {"records": reported(p0=delivery(9, 9, epoch=0))}, READY, NOT_TAKEN),  # of another epoch
-        (owned(A), {"records": reported(p0=delivery(9, 8))}, READY, ""),
+        (owned(A), {"records": reported("former", p0=Progress(9, 9))}, READY, NOT_TAKEN),
+        (owned(A), {"records": reported(p0=Progress(9, 8))}, READY, ""),
+        (owned(A), {"checkpoints": {0: checkpoint(0, 8, may_reach=12)}}, READY, ""),
+        (owned(A), {"checkpoints": {0: checkpoint(0, 8, epoch=2, may_reach=12)}}, READY, NOT_TAKEN),
         (owned(GONE), {}, UNBOUND, f"flow gone {NOT_BOUND}"),
         (owned(Owner("a", "former")), {}, UNBOUND, f"flow a {NOT_BOUND}"),
         (paused(A), WAITING, PAUSED, "paused: waits for 3,000 messages of flow a, 1.4 s left, then goes to b"),
@@ -121,7 +129,7 @@ def test_every_partition_has_exactly_one_of_four_statuses_and_says_why_it_does_n
     assert (found.status, found.reason) == (status, reason)
 
 
-def test_what_nobody_reports_counts_from_the_groups_start() -> None:
+def test_what_nobody_says_counts_from_the_groups_start() -> None:
     (found,) = seen(state(owned(A))).partitions
     assert (found.acknowledged, found.delivered, found.lag) == (7, None, 4993)
 
@@ -188,13 +196,7 @@ def queue(*layouts: tuple[int, ...]) -> Head:
 def shown(head: Head, done: dict[int, int], known: int | None = None, **more: Any) -> GroupView:
     """The group with a coordinator that knows so many partitions, all of flow a; None: without a coordinator."""
     group = None if known is None else state(*(owned(A, partition=number) for number in range(known)))
-    changed: dict[str, Any] = {
-        "head": head,
-        "ends": head.next,
-        "starts": (0,) * len(head.next),
-        "layout_partitions": head.partitions,
-        "checkpoints": {number: checkpoint(number, offset) for number, offset in done.items()},
-    }
+    changed = {"head": head, "checkpoints": {number: checkpoint(number, offset) for number, offset in done.items()}}
     return seen(group, **(changed | more))
 
 
@@ -229,11 +231,12 @@ def test_a_partition_says_what_it_waits_for(
 
 SHRUNK: Final = queue((10, 10, 10, 120), (10, 10, 10))
 ALL_DONE: Final = {0: 10, 1: 10, 2: 10, 3: 120}
-ALL_TEN: Final = delivery(10, 10)
+ALL_TEN: Final = Progress(10, 10)
+WITHOUT_OFFSETS: Final = {number: checkpoint(number, None, may_reach=10) for number in (0, 1)}
 ONE_LEFT: Final = queue((10, 10), (10,))
 RETIRED: Final[dict[str, Any]] = {
     "state": state(owned(A), retired={1: 2}),
-    "checkpoints": {0: checkpoint(0, 10), 1: checkpoint(1, 0, None, 2)},
+    "checkpoints": {0: checkpoint(0, 10), 1: checkpoint(1, 10, None, 2)},
 }
 LEAVES: Final = "leaves the queue at offset 120: 120 messages left"
 
@@ -243,7 +246,7 @@ LEAVES: Final = "leaves the queue at offset 120: 120 messages left"
     ("found", "scale_status", "partitions", "reason_of_the_last"),
     [
         (seen(state(owned(A))), "Ready", 1, NOT_TAKEN),
-        (seen(state(owned(A)), layout_partitions=4), "ScalingUp", 1, NOT_TAKEN),
+        (seen(state(owned(A)), head=queue((9,), (9, 0, 0, 0))), "ScalingUp", 1, NOT_TAKEN),
         (shown(queue((0,) * 4, (0,) * 8), {}, 4), "ScalingUp", 4, ""),
         (shown(queue((0,) * 4, (0,) * 3), {}, 3), "Ready", 3, ""),
         (shown(SHRUNK, ALL_DONE | {3: 0}), "ScalingDown", 4, LEAVES),
@@ -251,8 +254,13 @@ LEAVES: Final = "leaves the queue at offset 120: 120 messages left"
         (shown(SHRUNK, ALL_DONE), "Ready", 3, "flow a took it last, no coordinator has seen the group since"),
         (shown(SHRUNK, ALL_DONE, 4), "ScalingDown", 4, ""),  # its coordinator has not followed yet
         (shown(SHRUNK, ALL_DONE, 3), "Ready", 3, ""),
-        # where checkpoints have no offsets, the flow's word counts, and of a partition that has gone its epoch
-        (shown(ONE_LEFT, {}, 2, records=reported(p0=ALL_TEN, p1=ALL_TEN)), "ScalingDown", 2, ""),
+        # where checkpoints have no offsets, one that is closed says how far it is
+        (
+            shown(ONE_LEFT, {}, 2, records=reported(p0=ALL_TEN, p1=ALL_TEN), checkpoints=WITHOUT_OFFSETS),
+            "ScalingDown",
+            2,
+            "",
+        ),
         (shown(ONE_LEFT, {}, **RETIRED), "Ready", 1, ""),
     ],
 )
@@ -270,5 +278,5 @@ def test_a_changed_count_is_dealt_with_when_what_leaves_is_finished_and_the_coor
 def test_a_reason_that_is_there_already_stays() -> None:
     unassigned = state(Partition(partition=0, phase=Phase.FREE), flows={})
     head = queue((0, 9), (3,))
-    (found,) = seen(unassigned, head=head, ends=head.next, starts=(0, 0), layout_partitions=1).partitions
+    (found,) = seen(unassigned, head=head).partitions
     assert found.reason == "no flow is bound; waits for 9 messages of partition 1 from when the queue had 2 partitions"

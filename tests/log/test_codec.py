@@ -16,7 +16,7 @@ from msgspec import structs
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import checksum
 from partq_spark.group import codec as flow_codec
-from partq_spark.group.model import Delivery, FlowRecord, Lease
+from partq_spark.group.model import Lease
 from partq_spark.log import codec
 from partq_spark.log.model import (
     ChunkRef,
@@ -102,19 +102,6 @@ TYPED = replace(HEAD, columns=COLUMNS, entries=(structs.replace(ENTRY, schema_ve
 MARKS = Marks(rounds=(Marked(time_us=1, names=("a/b", "a/c", "d")),))
 
 
-FLOW_RECORD = FlowRecord(
-    flow="billing-1",
-    instance="aa",
-    queue_id="q",
-    incarnation="life",
-    bound=True,
-    session_timeout_s=10.0,
-    mapping={1: 2},
-    deliveries={1: Delivery(epoch=2, delivered=4, acknowledged=3)},
-    former=("bb",),
-)
-
-
 LEASE = Lease(token="t", name="n", beat=1, timers={"holddown": 4.0}, state_token="s")
 
 
@@ -191,7 +178,6 @@ KINDS = {
     ),
     "marks": own("marks", MARKS, codec.encode_marks, codec.decode_marks),
     "state": own("state", STATE, flow_codec.encode_state, flow_codec.decode_state, 100.0),
-    "record": own("record", FLOW_RECORD, flow_codec.encode_record, flow_codec.decode_record),
     "lease": own("lease", LEASE, flow_codec.encode_lease, flow_codec.decode_lease),
 }
 
@@ -259,6 +245,9 @@ NULLABLE += r"|\.partitions\.\d+\.6|\.columns(\.key)?|.*\.schema_version"
 
 
 OPTIONAL = r"\.columns(\.(key|version|columns\.\d+\.(nullable|since|former)))?|.*\.schema_version"
+OPTIONAL += r"|\.timers|\.state_token|\.flows\.\d+\.[45]"
+
+
 OPTIONAL += r"|\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[4-9]"
 
 
@@ -272,7 +261,7 @@ POSITIVE += r"|\.columns\.version|\.columns\.columns\.\d+\.(since|former\.\d+\.1
 FIELDS = r"|\.config|\.(entries|tree|chunks|rounds)\.\d+"  # objects with these fields, and lists of so many values
 
 
-VALUES = r"\.floor|\.(layouts|writer_pages|resolutions|owners|flows|partitions)\.\d+|\.(groups|writers|deliveries)\.\w+"
+VALUES = r"\.floor|\.(layouts|writer_pages|resolutions|owners|flows|partitions)\.\d+|\.(groups|writers)\.\w+"
 VALUES += r"|.*\.(slices|folders)\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from partq_spark.base.effects import Effects
-from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects import ObjectStore
+from tests.support.documents import MemoryDocuments, MemoryServer
 
 
 class OwnershipServer(MemoryServer):
@@ -42,7 +42,7 @@ class MemoryOwnership(Ownership):
     """One user's view of the server."""
 
     def __init__(self, server: OwnershipServer, *, group: GroupKey | None = None) -> None:
-        super().__init__(MemoryDocuments(server, group=group), Effects(token=server.token))
+        super().__init__(MemoryDocuments(server, group=group))
         self.server = server
 
 

@@ -31,6 +31,7 @@ class _Hands:
 
     offset: int = 0
     given: dict[str, int] = field(default_factory=dict)
+    epoch: int = 0
     moves_us: float = 0.0  # since it is paused: when it may move anyway
     is_drained: bool = False  # since it is paused
 
@@ -137,14 +138,11 @@ class Coordination:
             return
         if (before.phase, after.phase) != ("paused", "fencing") or before.owner not in fact.bound:
             return
-        if after.may_have_more or fact.at_us >= hands.moves_us - self._slack_us - _SOON_US:
-            return
-        demand(
-            hands.is_drained or not self._keeps,
-            number,
-            "moves before its time, and not all is acknowledged:",
-            told(fact),
-        )
+        if after.drained:
+            demand(hands.is_drained or not self._keeps, number, "moves, and not all is acknowledged:", told(fact))
+        elif hands.epoch <= before.epoch:  # else its checkpoint is somebody else's already
+            is_late = fact.at_us >= hands.moves_us - self._slack_us - _SOON_US
+            demand(is_late, number, "moves before its time:", told(fact))
 
     def _look(self, hands: _Hands, owner: Owner | None) -> None:
         life = self._lives.get(owner) if owner is not None else None
@@ -153,7 +151,7 @@ class Coordination:
 
     def _checkpointed(self, fact: Checkpointed) -> None:
         hands = self._hands[fact.partition]
-        hands.offset = fact.offset
+        hands.offset, hands.epoch = fact.offset, fact.epoch
         self._look(hands, (fact.flow, fact.instance))
 
     def _given(self, fact: Given) -> None:

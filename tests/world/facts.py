@@ -137,6 +137,7 @@ class Checkpointed(NamedTuple):
     instance: str
     offset: int
     redelivered_below: int
+    may_reach: int = 0  # not known, where it is heard of later
 
 
 class Beaten(NamedTuple):
@@ -173,7 +174,7 @@ class Part(NamedTuple):
     phase: str
     owner: tuple[str, str] | None
     left_s: float
-    may_have_more: bool  # nobody knows what was delivered
+    drained: bool = False  # its owner has nothing in hand, the checkpoint says
 
 
 class Decided(NamedTuple):

@@ -90,7 +90,7 @@ class Judge:
         self.befell_us: list[int] = [0]
         self.removed_us: dict[str, int] = {}
         self.keeps_order = True  # also of what queries write
-        self.had_accident = self.may_have_more = False
+        self.had_accident = False
 
     def take(self, fact: Fact) -> None:
         """A fact, in their order. Raises `Violation`."""
@@ -117,7 +117,6 @@ class Judge:
             case Checkpointed():
                 self._checkpointed(fact)
             case Befell():
-                self.may_have_more |= fact.what in FORGETS or fact.what == "rewind"
                 self.befell_us.append(fact.at_us)
                 self.had_accident |= fact.is_accident
         self._beside(fact)
@@ -179,6 +178,10 @@ class Judge:
         if is_alone or not self._is_witness:
             return
         history = group.checkpoints[row.partition]
+        if history and fact.group in (self._kept or (fact.group,)):
+            now = history[-1]
+            known = max(now.offset, now.redelivered_below, now.may_reach)
+            demand(row.offset < known, "given, and no checkpoint says that it may be:", row, told(now), told(fact))
         since = bisect_right([each.at_us for each in history], fact.since_us or fact.asked_us)
         while since > 1 and not history[since - 1].flow:  # a rewind: who had it may go on until the leader has acted
             since -= 1
@@ -196,21 +199,24 @@ class Judge:
         if history:
             before = history[-1]
             if fact.flow or fact.offset >= before.offset:
-                for name in ("epoch", "offset", "redelivered_below"):
+                for name in ("epoch", "offset"):
                     was, now = getattr(before, name), getattr(fact, name)
                     back = f"the checkpoint's {name} went from {was} back to {now}:"
                     demand(was <= now, back, told(before), told(fact))
             else:
                 self._rewound(group, before, fact)
-            if not self.may_have_more:
-                reached = max(before.redelivered_below, before.offset, group.ends.get(fact.partition, 0) + self.most)
-                demand(fact.redelivered_below <= reached, "marked, and never given:", told(before), told(fact))
+            reached = max(before.redelivered_below, before.offset, before.may_reach)
+            demand(fact.redelivered_below <= reached, "marked, and nobody can have had it:", told(before), told(fact))
             if fact.offset > before.offset and self._is_witness:
                 same = (before.epoch, before.flow, before.instance) == (fact.epoch, fact.flow, fact.instance)
                 demand(same, "acknowledged by a fence:", told(before), told(fact))
                 demand(bool(fact.flow), "acknowledged for nobody:", told(before), told(fact))
             if before.epoch == fact.epoch:
                 demand(before.flow == fact.flow, "two flows at one epoch:", told(before), told(fact))
+        if self._is_witness:
+            given = group.ends.get(fact.partition, 0)
+            known = max(fact.offset, fact.redelivered_below, fact.may_reach)
+            demand(given <= known, "was given up to", given, "and the checkpoint forgets it:", told(fact))
         for offset in range(history[-1].offset if history else 0, fact.offset):
             done = group.done[fact.partition, offset] > 0
             demand(done, "acknowledged and not handled:", f"{fact.partition}/{offset}", told(fact))

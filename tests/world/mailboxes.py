@@ -14,11 +14,10 @@ from tests.world.machine import Host, Machine
 from tests.world.scheduler import SECOND_US, Strand
 from tests.world.threads import Thread
 
-Datagram = Mapping[str, Any]
+Message = Mapping[str, Any]
 _Answer = Mapping[str, Any] | partq.PartqError
 _WAY_US: Final = 1000
 _LOOK_S: Final = 0.1
-_SILENCE_US: Final = SECOND_US  # after which the next process under the name is asked, too
 
 
 class Mailboxes:
@@ -27,7 +26,7 @@ class Mailboxes:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.trouble = ""  # why none can be made on this machine
-        self._open: list[_Mailbox] = []
+        self._open: dict[Address, _Mailbox] = {}  # who has the flow's path
 
     def put_in_place(self) -> None:
         """Whoever makes a mailbox, or looks for one, gets these."""
@@ -35,51 +34,56 @@ class Mailboxes:
             notify.Mailbox: lambda address, handle: _Mailbox(self, address, handle),
             notify.Requester: lambda address, *, timeout_s: _Requester(self, address, timeout_s),
             notify.send: self.send,
+            notify.is_taken: lambda address: self.at(address) is not None,
         }
         self.machine.stand_ins |= {id(each): own for each, own in found.items()}
 
-    def send(self, path: str, message: Datagram) -> bool:
+    def send(self, path: str, message: Message) -> bool:
         """Nobody waits for an answer."""
-        for box in self.living():
-            if box.path == path:
-                box.begin(message, lambda _: None)
-                return True
-        return False
+        box = next((each for each in self._open.values() if each.path == path), None)
+        if box is None or not box.host.process.alive:
+            return False
+        box.begin(message, lambda _: None)
+        return True
 
-    def living(self, address: Address | None = None) -> list[_Mailbox]:
-        """The newest first."""
-        self._open = [box for box in self._open if box.host.process.alive]
-        return [box for box in reversed(self._open) if address in (None, box.address)]
+    def at(self, address: Address) -> _Mailbox | None:
+        """Who answers there."""
+        box = self._open.get(address)
+        return box if box is not None and box.host.process.alive else None
 
-    def ask(self, flow: str, message: Datagram) -> Datagram:
+    def ask(self, flow: str, message: Message) -> Message:
         """Words that no application says."""
-        (address,) = {box.address for box in self.living() if box.address.flow == flow}
+        (address,) = {address for address in self._open if address.flow == flow}
         return _Requester(self, address, 30.0).ask(message)
 
     def opened(self, box: _Mailbox) -> None:
         if self.trouble:
             raise partq.Invalid(self.trouble)
-        self._open.append(box)
+        self._open[box.address] = box
 
     def closed(self, box: _Mailbox) -> None:
-        if box in self._open:
-            self._open.remove(box)
+        if box.is_found:
+            del self._open[box.address]
 
 
 class _Mailbox:
     """The receiving end, in the process that made it."""
 
-    def __init__(self, of: Mailboxes, address: Address, handle: Callable[[Datagram], Datagram | None]) -> None:
+    def __init__(self, of: Mailboxes, address: Address, handle: Callable[[Message], Message | None]) -> None:
         self._of, self._handle = of, handle
         self.address = address
         self.host: Host = of.machine.host
         self.path = f"mailbox-{self.host.pid}"
         of.opened(self)
 
+    @property
+    def is_found(self) -> bool:
+        return self._of.at(self.address) is self
+
     def close(self) -> None:
         self._of.closed(self)
 
-    def begin(self, message: Datagram, answered: Callable[[_Answer | None], None]) -> None:
+    def begin(self, message: Message, answered: Callable[[_Answer | None], None]) -> None:
         """Deal with it, in a thread of this process."""
 
         def serve() -> None:
@@ -97,32 +101,21 @@ class _Requester:
     def __init__(self, of: Mailboxes, address: Address, timeout_s: float) -> None:
         self._of, self._address, self._timeout_s = of, address, timeout_s
 
-    def ask(self, message: Datagram) -> Datagram:
-        """As the real one: of several processes under the name the one that is bound counts."""
+    def ask(self, message: Message) -> Message:
+        """As the real one, which asks the next process under the name as soon as there is one."""
         scheduler, asker = self._of.machine.scheduler, self._of.machine.strand
         until_us = scheduler.now_us + round(self._timeout_s * SECOND_US)
         while scheduler.now_us < until_us:
-            others: list[_Answer] = []
-            boxes = self._of.living(self._address)
-            for box in boxes:
-                silent_us = scheduler.now_us + _SILENCE_US if len(boxes) > 1 else until_us
-                answer = self._asked(box, message, asker, min(until_us, silent_us))
-                if isinstance(answer, partq.PartqError):
-                    if not isinstance(answer, partq.Unavailable):
-                        raise answer
-                    others.append(answer)
-                elif answer is not None:
-                    if answer["bound"]:
-                        return answer
-                    others.append(answer)
-            if others:
-                if isinstance(others[0], partq.PartqError):
-                    raise others[0]
-                return others[0]
+            box = self._of.at(self._address)
+            answer = self._asked(box, message, asker, until_us) if box is not None else None
+            if isinstance(answer, partq.PartqError):
+                raise answer
+            if answer is not None:
+                return answer
             self._of.machine.sleep(_LOOK_S)
         raise partq.Unavailable(f"{self._address} has no reader process that answers (simulated)")
 
-    def _asked(self, box: _Mailbox, message: Datagram, asker: Strand, until_us: int) -> _Answer | None:
+    def _asked(self, box: _Mailbox, message: Message, asker: Strand, until_us: int) -> _Answer | None:
         scheduler = self._of.machine.scheduler
         answers: list[_Answer | None] = []
 
@@ -131,6 +124,6 @@ class _Requester:
             scheduler.wake(asker, _WAY_US)
 
         box.begin(message, answered)
-        while not answers and box.host.process.alive and scheduler.now_us < until_us:
+        while not answers and box.is_found and scheduler.now_us < until_us:
             scheduler.sleep_us(min(until_us - scheduler.now_us, SECOND_US // 4))
         return answers[0] if answers else None

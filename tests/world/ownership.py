@@ -9,15 +9,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from coordinator.logs import silent
 from coordinator.service import Service
 from coordinator.settings import Settings
 from partq_spark.group.documents.api import Announce, DocumentOperation, Remove, Swap, Value
-from partq_spark.group.documents.memory import DocumentsSnapshot, MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, import_client, open_ownership
 from partq_spark.log.connect import shared_store
 from partq_spark.objects.api import ObjectStore
+from tests.support.documents import Copy, MemoryDocuments, MemoryServer
 from tests.world.machine import Host, Machine
 from tests.world.plan import URL
 from tests.world.processes import Actor
@@ -50,7 +49,7 @@ class Coordinator(Actor):
             retry_most_s=2.0,
         )
         ownership = world.server.open(world.ownership_of(), store=shared_store(world.url, 0.0))
-        service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership, log=silent)
+        service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership)
         host.on_term = service.stop
         service.run()
 
@@ -89,10 +88,10 @@ class OwnershipServer:
     """What all processes share. `copy` is taken, so that it may be set back to it."""
 
     def __init__(self, machine: Machine, rng: random.Random, journey: Journey, seen: Seen) -> None:
-        self._memory = MemoryServer(now_s=machine.true_unix_s, token=lambda: f"{rng.getrandbits(64):016x}")
+        self._memory = MemoryServer(now_s=machine.true_unix_s, rng=rng)
         self._memory.changed = _Board(machine)
         self._machine, self._journey, self._seen = machine, journey, seen
-        self._copies: list[DocumentsSnapshot] = []
+        self._copies: list[Copy] = []
         machine.stand_ins |= {id(open_ownership): self.open, id(import_client): lambda _: None}
 
     def open(self, url: str, *, store: ObjectStore, group: GroupKey | None = None, **more: Any) -> Ownership:
@@ -131,10 +130,6 @@ class _Documents(MemoryDocuments):
     @property
     def look_interval_s(self) -> float:
         return 0.1
-
-    def incarnation(self) -> str:
-        self._known = self._journey.make("incarnation", lambda: self._server.incarnation, is_write=False)
-        return self._known
 
     def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         def effect() -> Sequence[Any]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from partq_spark.group.codec import decode_lease, decode_state
 from partq_spark.group.documents.api import Value
-from partq_spark.group.ownership.encoding import decode_heartbeat, decode_version
+from partq_spark.group.ownership.encoding import decode_flow, decode_version
 from partq_spark.log.codec import decode_head
 from partq_spark.log.partitioner import partition_of
 from tests.world.facts import Beaten, Checkpointed, Decided, Led, Part
+
+NUMBERS: Final = ("epoch", "offset", "redelivered_below", "may_reach")
 
 
 def groups_of(head: bytes, name: str) -> dict[str, int]:
@@ -29,16 +32,16 @@ def since_of(checkpoint: Mapping[str, str]) -> int:
 
 def checkpointed(at_us: int, group: str, partition: int, metadata: Mapping[str, str]) -> Checkpointed:
     """A checkpoint as it is written."""
-    epoch, offset, below = (int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below"))
+    epoch, offset, below, reach = (int(metadata.get(each, 0)) for each in NUMBERS)
     flow, instance = metadata.get("flow", ""), metadata.get("instance", "")
-    return Checkpointed(at_us, group, partition, epoch, flow, instance, offset, below)
+    return Checkpointed(at_us, group, partition, epoch, flow, instance, offset, below, reach)
 
 
 def written(at_us: int, group: str, name: str, value: Value, process: str) -> Iterator[Beaten | Led | Decided]:
     """A document of a group, which `process` has written: its name is that of ownership."""
     kind, _, rest = name.partition("/")
     if kind == "beats":
-        beat = decode_heartbeat(value, name)
+        beat = decode_flow(value, name, rest)
         yield Beaten(at_us, group, process, rest, beat.instance, beat.bound)
     elif kind == "leader":
         assert isinstance(value, bytes)
@@ -47,7 +50,7 @@ def written(at_us: int, group: str, name: str, value: Value, process: str) -> It
         state = decode_state(decode_version(value, name).body, 0.0, name)
         bound = tuple(sorted((flow.name, flow.instance) for flow in state.flows.values() if flow.bound))
         parts = {
-            number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.reports_lost)
+            number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.drained)
             for number, each in state.partitions.items()
             if not each.removed
         }

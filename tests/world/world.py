@@ -70,8 +70,6 @@ class World:
         )
         # What an application has not acknowledged by hand comes again, marked, without an accident.
         self.judge.had_accident = plan.is_hasty or (bool(plan.queries) and how.by_hand)
-        # Nobody keeps what a group alone announced, and nothing limits what a query takes that is run once.
-        self.judge.may_have_more = plan.ownership == "none" or plan.query.trigger == "once"
         # What a flow has had first a query may get later, when a person has taken it back.
         is_mixed = bool(plan.flows) and any(each.what == "rewind" for each in plan.happening)
         self.judge.keeps_order = how.keeps and not is_mixed and not plan.query.sink.startswith("two ")

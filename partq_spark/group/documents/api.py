@@ -32,7 +32,7 @@ puts something random into each value that it must not take for another one: whe
 way, a swap counts as done if the very value lies there.
 """
 
-FOLDERS: Final = ("state", "leader", "beats", "flows", "ownership")
+FOLDERS: Final = ("state", "leader", "beats", "ownership")
 """A document's name is one of these, or begins with one and a slash."""
 
 LISTED: Final = ("beats", "ownership")
@@ -40,8 +40,8 @@ LISTED: Final = ("beats", "ownership")
 
 
 class Reincarnated(Unavailable):
-    """The store was restarted since it was last asked for its incarnation: ask again, then bind or lead anew from what
-    the checkpoints say. Nothing was changed.
+    """The store was restarted, and may have lost changes or have jumped back in time: bind or lead anew from what the
+    checkpoints say. Nothing was changed.
     """
 
 
@@ -123,14 +123,6 @@ class Listing(DocumentOperation[Listed]):
 
 
 @dataclass(frozen=True, slots=True)
-class Names(DocumentOperation[tuple[str, ...]]):
-    """The names of all documents below a folder, whatever they have, in any order."""
-
-    NOT_DONE: ClassVar[object] = ()
-    folder: str
-
-
-@dataclass(frozen=True, slots=True)
 class Swap(DocumentOperation[str | None]):
     """Replace the document whose token is `expected` (None: there must be none): its new token, or None if the
     condition did not hold, which ends the call. `optional`: neither that nor an unknown outcome ends it.
@@ -162,7 +154,7 @@ class Announce(DocumentOperation[None]):
 
 class Documents(ABC):
     """Implementations are safe for use by several threads. One object serves one user, a session or a coordinator with
-    all of its groups, because what it knows of the store's incarnation is that user's.
+    all of its groups, because which life of the store it knows is that user's.
     """
 
     @property
@@ -175,14 +167,18 @@ class Documents(ABC):
     def look_interval_s(self) -> float:
         """How often a waiting process may look for news without being a burden."""
 
-    @abstractmethod
-    def incarnation(self) -> str:
-        """Names the store's present life: another value means that it was restarted or replaced and may have lost
-        changes or have jumped back in time. Asked of the server whenever a connection was made anew, so that a call
-        that follows a restart never answers with the old value. Constant where that cannot happen.
+    @property
+    def lives(self) -> int:
+        """How often this user met another life of the store: it was restarted or replaced, and may have lost changes or
+        have jumped back in time. The call that meets one raises `Reincarnated` and does nothing; what was known before
+        that counts for nothing. The server is asked for its life whenever a connection is made anew, so that no call
+        that follows a restart goes by unnoticed. Constant where that cannot happen.
+        """
+        return 0
 
-        Every other call that reaches a new incarnation before `incarnation` has been called again raises
-        `Reincarnated` and does nothing, so that no caller acts on what it knew before.
+    def look_at_place(self) -> None:  # noqa: B027 - it may be in the store itself
+        """Whether the object store is still the one that it was: it may have been removed and made anew, and where the
+        documents lie elsewhere, its id tells them from others'. Only reads. Raises `Corrupt`, `Unavailable`.
         """
 
     @overload
@@ -251,6 +247,5 @@ class DocumentPlace:
 def reincarnated(url: str, was: str, found: str) -> Reincarnated:
     """The store lives anew."""
     return Reincarnated(
-        f"ownership {url} was restarted or replaced (incarnation {was}, now {found}): ask for its incarnation, then"
-        " bind or lead anew"
+        f"ownership {url} was restarted or replaced (life {was}, now {found}): what it said before does not count"
     )

@@ -20,7 +20,6 @@ from partq_spark.group.documents.api import (
     Listed,
     Listing,
     Load,
-    Names,
     Remove,
     Swap,
     Value,
@@ -50,10 +49,6 @@ class ObjectDocuments(Documents):
     def look_interval_s(self) -> float:
         return max(0.1, self._store.look_interval_s)
 
-    def incarnation(self) -> str:
-        """Blobs do not jump back, so that there is one life only."""
-        return "store"
-
     def close(self) -> None:
         """Nothing: the object store is its owner's to close."""
 
@@ -68,8 +63,6 @@ class ObjectDocuments(Documents):
                     answers.append(self._load(_object(group, operation.name), operation))
                 case Listing():
                     answers.append(_listed(list(self._list(group, operation.folder)), aged=operation.aged))
-                case Names():
-                    answers.append(tuple(name for name, _ in self._list(group, operation.folder)))
                 case Swap():
                     answers.append(self._swap(_object(group, operation.name), operation))
                     if answers[-1] is None and not operation.optional:

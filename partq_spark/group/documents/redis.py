@@ -7,7 +7,7 @@ Fields are stored as a JSON object, and a body as it is, so that people read bot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +26,6 @@ from partq_spark.group.documents.api import (
     Listed,
     Listing,
     Load,
-    Names,
     Remove,
     Swap,
 )
@@ -41,7 +40,7 @@ _VERSION: Final = " version"
 
 class RedisDocuments(Documents):
     """One user's view of a Redis; with `group`, a flow's of that group. `store_id` finds out which object store this
-    is; it is asked when it is needed first, and with every question for the incarnation.
+    is, and makes it an id if it has none; it is asked when it is needed first. `known_id` only looks.
 
     `wait` may take one attempt to connect longer than it was allowed to, where the subscription was lost.
     """
@@ -51,11 +50,13 @@ class RedisDocuments(Documents):
         client: RedisClient,
         *,
         store_id: Callable[[], str],
+        known_id: Callable[[], str | None] = lambda: None,
         group: GroupKey | None = None,
         token: Callable[[], str] = new_token,
     ) -> None:
         self._client = client
         self._find_store_id = store_id
+        self._look_for_id = known_id
         self._store_id = ""
         self._token = token
         self._group = group
@@ -72,10 +73,12 @@ class RedisDocuments(Documents):
     def look_interval_s(self) -> float:
         return 0.1
 
-    def incarnation(self) -> str:
-        life = self._client.incarnation()
-        self._store_id = self._find_store_id()
-        return life
+    @property
+    def lives(self) -> int:
+        return self._client.lives
+
+    def look_at_place(self) -> None:
+        self._store_id = self._look_for_id() or self._store_id
 
     def close(self) -> None:
         self._client.close()
@@ -177,8 +180,6 @@ class _Call:
                 self.arguments += ["load", *self._field(name), known or ""]
             case Listing(folder=folder):
                 self.arguments += ["list", self._place_of(folder)]
-            case Names(folder=folder):
-                self.arguments += ["names", self._place_of(folder)]
             case Swap(name=name, value=value, expected=expected, optional=optional):
                 token = self._token()
                 condition = expected or "", "1" if optional else ""
@@ -204,8 +205,6 @@ def _answer(place: _Place, operation: DocumentOperation[Any], token: str, reply:
             return _loaded(place, operation, reply)
         case Listing():
             return _listed(place, operation, *reply)
-        case Names(folder=folder):
-            return tuple(_named(folder, reply))
         case Swap():
             return token if reply == 1 else None
         case Remove():
@@ -241,13 +240,6 @@ def _listed(place: _Place, listing: Listing, content: bytes, now: bytes) -> List
         contents=[rows[field] for field in fields],
         ages_s=[_age_s(line, int(now)) for line in lines] if listing.aged else (),
     )
-
-
-def _named(folder: str, fields: bytes) -> Iterator[str]:
-    """Without those that are no text: nobody wrote them."""
-    for field in fields.decode(errors="replace").split("\n"):
-        if field and not field.endswith(_VERSION) and "\N{REPLACEMENT CHARACTER}" not in field:
-            yield f"{folder}/{field}"
 
 
 def _token_in(line: str) -> str:

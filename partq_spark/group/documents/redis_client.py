@@ -9,12 +9,11 @@ host, every answer by `call_timeout_s`.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
 import redis.connection
@@ -22,7 +21,7 @@ from redis import exceptions
 from redis.credentials import CredentialProvider
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.group.documents.api import reincarnated
+from partq_spark.group.documents.api import Reincarnated, reincarnated
 from partq_spark.group.documents.redis_errors import explained
 from partq_spark.group.documents.redis_script import REBORN, SCRIPT, SHA
 from partq_spark.group.documents.urls import RedisUrl
@@ -33,22 +32,6 @@ PING_AFTER_S: Final = 5.0
 _SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
 
 Reply = Any  # int, bytes, None or a list of such: what a script returned
-
-
-class _Wire(Protocol):
-    """What we use of redis-py's connections."""
-
-    def connect(self) -> None: ...
-
-    def disconnect(self) -> None: ...
-
-    def send_command(self, *command: Any, check_health: bool) -> None: ...
-
-    def send_packed_command(self, command: Sequence[bytes], check_health: bool) -> None: ...
-
-    def read_response(self) -> Reply: ...
-
-    def can_read(self, timeout: float = 0) -> bool: ...
 
 
 class _Life(NamedTuple):
@@ -64,51 +47,28 @@ class _Life(NamedTuple):
         return f"{self.run_id}-{self.replication_id}"
 
 
-@dataclass(slots=True)
-class _Link:
-    """One connection, for as long as its socket lives."""
+class _Connection(Protocol):
+    """What we use of redis-py's connections, and what we write on them."""
 
-    connection: _Wire
-    life: _Life | None = None
+    life: _Life
 
-    def quiet(self) -> bool:
-        """Whether nothing waits to be read: an answer nobody asked for, or the end, is no good sign."""
-        try:
-            return not self.connection.can_read()
-        except (exceptions.RedisError, OSError):
-            return False
+    def connect(self) -> None: ...
 
-    def ask(self, *command: Any) -> Reply:
-        """One command, one answer."""
-        self.connection.send_packed_command([_packed(command)], check_health=False)
-        return self.connection.read_response()
+    def on_connect(self) -> None: ...
 
-    def ask_all(self, *commands: tuple[str, ...]) -> list[str]:
-        """Several commands whose answers are texts, in one round trip."""
-        for command in commands:
-            self.connection.send_command(*command, check_health=False)
-        answers: list[str] = []
-        refused: exceptions.ResponseError | None = None
-        for _ in commands:
-            try:
-                answers.append(bytes(self.connection.read_response()).decode(errors="replace"))
-            except exceptions.ResponseError as error:
-                refused = refused or error  # the other answers come all the same, and are nobody else's
-        if refused is not None:
-            raise refused
-        return answers
+    def disconnect(self) -> None: ...
 
-    def drop(self) -> None:
-        self.connection.disconnect()
+    def send_command(self, *command: Any, check_health: bool) -> None: ...
+
+    def read_response(self) -> Reply: ...
+
+    def can_read(self, timeout: float = 0) -> bool: ...
 
 
-def _packed(words: Sequence[str | bytes | int]) -> bytes:
-    """A command as Redis reads it; redis-py takes three times as long."""
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        data = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+def _ask(connection: _Connection, *command: str | bytes | int) -> Reply:
+    """One command, one answer."""
+    connection.send_command(*command, check_health=False)
+    return connection.read_response()
 
 
 class _Credentials(CredentialProvider):
@@ -151,6 +111,8 @@ class RedisClient:
         self.ping_after_s = ping_after_s  # of silence on a subscription
         self._minimum_version = minimum_version
         self._credentials = _Credentials(username, password)
+        self._tls_files = dict(url.tls_files)
+        self._class: Any = redis.connection.SSLConnection if url.tls else redis.connection.Connection
         self._options: dict[str, Any] = {
             "host": url.host,
             "port": url.port,
@@ -160,87 +122,117 @@ class RedisClient:
             "socket_timeout": call_timeout_s,
             "socket_connect_timeout": connect_timeout_s,
             "credential_provider": self._credentials if password else None,
-            **dict(url.tls_files),
+            "redis_connect_func": self._greet,
+            **self._tls_files,
         }
-        self._tls, self._tls_files = url.tls, [path for _, path in url.tls_files]
-        self._class: type[_Wire] = redis.connection.SSLConnection if url.tls else redis.connection.Connection
+        pool: Any = redis.connection.BlockingConnectionPool  # without types
+        self._pool = pool(
+            max_connections=_MAX_CONNECTIONS,
+            timeout=call_timeout_s,
+            connection_class=self._class,
+            **self._options,
+        )
         self._logged_in = False  # once: what is refused later may come back
         self.closed = threading.Event()
-        self._known: _Life | None = None
-        self._latest: _Life | None = None
-        self._begin()
+        self.lives = 0
+        self._known: _Life | None = None  # by the latest call
+        self._latest: _Life | None = None  # by the latest connection
 
     def __repr__(self) -> str:
         return f"RedisClient({self.url!r})"
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        self._idle: list[_Link] = []
-
     def close(self) -> None:
         """Give back all connections."""
         self.closed.set()
-        self._drop_idle()
+        self._pool.disconnect(inuse_connections=False)
 
     # ---- calls
 
     def call(self, keys: Sequence[str], *arguments: str | bytes | int, changes: bool) -> Reply:
         """What the script returns for these arguments, in one round trip. `changes`: whether they change anything.
 
-        Raises `Reincarnated` before anything was sent where the server lives anew since `incarnation` was asked for,
-        `Unavailable` where the answer did not come, `Invalid` and `Corrupt` where trying again will not help.
+        Raises `Reincarnated` before anything was done where the server lives anew since the last call, `Unavailable`
+        where the answer did not come, `Invalid` and `Corrupt` where trying again will not help.
         """
-        with _Lent(self, changes=changes) as link:
-            known = self._known
-            if known is None:
-                known = self._known = link.life
-            if known is None or link.life != known:
-                raise reincarnated(self.url, str(known), str(link.life))
-            given = (len(keys), *keys, known.replication_id, *arguments)
+        with self._lent(changes=changes) as connection:
+            known, life = self._known, connection.life
+            self._known = life
+            if known not in (None, life):
+                raise self._lives_anew(known, life)
+            given = (len(keys), *keys, life.replication_id, *arguments)
             try:
                 try:
-                    return link.ask("EVALSHA", SHA, *given)
+                    return _ask(connection, "EVALSHA", SHA, *given)
                 except exceptions.NoScriptError:
-                    return link.ask("EVAL", SCRIPT, *given)
+                    return _ask(connection, "EVAL", SCRIPT, *given)
             except exceptions.ResponseError as error:
                 if not str(error).startswith(REBORN):
                     raise
-                link.life = self._life(link)
-                raise reincarnated(self.url, str(known), str(link.life)) from None
+                self._known = self._latest = connection.life = self._life(connection)
+                raise self._lives_anew(life, connection.life) from None
 
-    def incarnation(self) -> str:
-        """The server's life, asked of it now."""
-        with _Lent(self) as link:
-            life = self._life(link)
-            link.life = self._known = self._latest = life
-            return str(life)
+    def _lives_anew(self, was: _Life | None, now: _Life | None) -> Reincarnated:
+        self.lives += 1
+        return reincarnated(self.url, str(was), str(now))
 
     # ---- connections
 
-    def connect(self) -> _Link:
-        """A new connection, checked; the caller drops it."""
+    def connect(self) -> _Connection:
+        """A connection beside the others, checked; the caller disconnects it."""
+        self._must_be_open()
+        try:
+            connection: _Connection = self._class(**self._options)
+            connection.connect()
+        except (exceptions.RedisError, OSError) as error:
+            raise self.explain(error) from None
+        return connection
+
+    def _must_be_open(self) -> None:
         if self.closed.is_set():
             raise Unavailable(f"ownership {self.url} was closed: open it again")
-        link: _Link | None = None
-        try:
-            link = _Link(self._class(**self._options))
-            link.connection.connect()
-            link.life = self._life(link)
-            self._logged_in = True
-        except BaseException as error:
-            if link is not None:
-                link.drop()
-            if isinstance(error, (exceptions.RedisError, OSError)):
-                raise self.explain(error) from None
-            raise
-        return link
 
-    def _life(self, link: _Link) -> _Life:
+    @contextmanager
+    def _lent(self, *, changes: bool) -> Iterator[_Connection]:
+        """A connection for one call; it is kept afterwards only if nothing casts doubt on it."""
+        self._must_be_open()
+        try:
+            connection: _Connection = self._pool.get_connection()
+        except (exceptions.RedisError, OSError) as error:
+            raise self.explain(error) from None
+        good = False
+        try:
+            if connection.life != self._latest:  # it may lead to another server than new ones do
+                connection.disconnect()
+                connection.connect()
+            yield connection
+            good = True
+        except PartqError:
+            good = True
+            raise
+        except (exceptions.RedisError, OSError) as error:
+            # A replica may have been the master a moment ago: the next call looks for the present master.
+            moved = isinstance(error, exceptions.ReadOnlyError | exceptions.ClusterDownError)
+            good = isinstance(error, exceptions.ResponseError) and not moved
+            raise self.explain(error, changes=changes) from None
+        finally:
+            if not good or self.closed.is_set():
+                connection.disconnect()
+            self._pool.release(connection)
+
+    def _greet(self, connection: _Connection) -> None:
+        """Every new connection, before it is used."""
+        try:
+            connection.on_connect()
+            self._latest = connection.life = self._life(connection)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._logged_in = True
+
+    def _life(self, connection: _Connection) -> _Life:
         """The server's life; raises `Invalid` if the server will not do."""
-        server, replication = link.ask_all(("INFO", "server"), ("INFO", "replication"))
-        found: dict[str, str] = dict(re.findall(r"(?m)^(\w+):(.*?)\r?$", f"{server}\n{replication}"))
+        told = bytes(_ask(connection, "INFO")).decode(errors="replace")
+        found: dict[str, str] = dict(re.findall(r"(?m)^(\w+):(.*?)\r?$", told))
         version = found.get("redis_version", "")
         if found.get("redis_mode") == "sentinel":
             raise Invalid(f"ownership {self.url} is a Sentinel, which keeps no data: give the address of its Redis")
@@ -251,41 +243,6 @@ class RedisClient:
                 f"ownership {self.url} says that it is Redis {version or 'of no version'}: use {wanted} or newer"
             )
         return _Life(found["run_id"], found.get("master_replid", ""))
-
-    def lend(self) -> _Link:
-        """An idle connection that is still good, or a new one."""
-        if self._pid != os.getpid():
-            self._begin()  # a fork's child must not speak on its parent's connections
-        if not self._free.acquire(timeout=self.call_timeout_s):
-            raise Unavailable(f"ownership {self.url}: all {_MAX_CONNECTIONS} connections are in use: try again")
-        try:
-            while (link := self._next_idle()) is not None:
-                if link.life == self._latest and link.quiet():
-                    return link
-                link.drop()
-            link = self.connect()
-        except BaseException:
-            self._free.release()
-            raise
-        self._latest = link.life
-        return link
-
-    def _next_idle(self) -> _Link | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def give_back(self, link: _Link, *, good: bool) -> None:
-        """After `lend`."""
-        if good and not self.closed.is_set():
-            with self._lock:
-                self._idle.append(link)
-        else:
-            link.drop()
-        self._free.release()
-
-    def _drop_idle(self) -> None:
-        while (link := self._next_idle()) is not None:
-            link.drop()
 
     # ---- what errors mean
 
@@ -298,35 +255,9 @@ class RedisClient:
             logged_in=self._logged_in,
             changes=changes,
             hidden=self._credentials.hidden,
-            tls=self._tls,
-            tls_files=self._tls_files,
+            tls=self._class is redis.connection.SSLConnection,
+            tls_files=list(self._tls_files.values()),
         )
-
-
-class _Lent:
-    """A connection for the length of a `with` block; it is kept afterwards only if nothing casts doubt on it."""
-
-    __slots__ = ("_changes", "_client", "_link")
-
-    def __init__(self, client: RedisClient, *, changes: bool = False) -> None:
-        self._client = client
-        self._changes = changes
-
-    def __enter__(self) -> _Link:
-        self._link = self._client.lend()
-        return self._link
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, PartqError):
-            self._client.give_back(self._link, good=True)
-            return
-        # A replica may have been the master a moment ago: the next call looks for the present master.
-        good = isinstance(error, exceptions.ResponseError) and not isinstance(
-            error, exceptions.ReadOnlyError | exceptions.ClusterDownError
-        )
-        self._client.give_back(self._link, good=good)
-        if isinstance(error, exceptions.RedisError | OSError):
-            raise self._client.explain(error, changes=self._changes) from None
 
 
 class Listener:
@@ -335,63 +266,63 @@ class Listener:
     def __init__(self, client: RedisClient, command: str, *channels: str) -> None:
         self._client = client
         self._command = (command, *channels)
-        self._link: _Link | None = None
+        self._connection: _Connection | None = None
         self._heard_s = 0.0
         self._asked_s: float | None = None
 
     def wait(self, timeout_s: float) -> frozenset[str] | None:
         """The channels that had a message, empty if none had one in time; None where some may have been missed."""
         deadline_s = time.monotonic() + timeout_s
-        if self._link is None:
+        if self._connection is None:
             try:
                 self._subscribe()
             except Unavailable:
                 self._client.closed.wait(max(0.0, min(timeout_s, _SUBSCRIBE_AGAIN_AFTER_S)))
             return None
         try:
-            return self._read(self._link, deadline_s)
+            return self._read(self._connection, deadline_s)
         except (exceptions.RedisError, OSError, ValueError):  # ValueError: closed by `close` in another thread
             self.close()
             return None
 
     def close(self) -> None:
         """End the subscription."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.drop()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
 
     def _subscribe(self) -> None:
-        link = self._client.connect()
+        connection = self._client.connect()
         try:
-            link.ask(*self._command)
+            _ask(connection, *self._command)
         except (exceptions.RedisError, OSError) as error:
-            link.drop()
+            connection.disconnect()
             raise self._client.explain(error) from None
-        self._link, self._heard_s, self._asked_s = link, time.monotonic(), None
+        self._connection, self._heard_s, self._asked_s = connection, time.monotonic(), None
 
-    def _read(self, link: _Link, deadline_s: float) -> frozenset[str] | None:
+    def _read(self, connection: _Connection, deadline_s: float) -> frozenset[str] | None:
         channels: set[str] = set()
         while True:
             now_s = time.monotonic()
-            until_s = self._keep_alive(link, now_s)
+            until_s = self._keep_alive(connection, now_s)
             if until_s is None:
                 self.close()
                 return None
             wait_s = 0.0 if channels else max(0.0, min(deadline_s, until_s) - now_s)
-            if link.connection.can_read(timeout=wait_s):
-                message = link.connection.read_response()
+            if connection.can_read(timeout=wait_s):
+                message = connection.read_response()
                 self._heard_s, self._asked_s = time.monotonic(), None
                 if isinstance(message, list) and message[0] in (b"message", b"pmessage"):
                     channels.add(bytes(message[-2]).decode(errors="replace"))
             elif channels or time.monotonic() >= deadline_s:
                 return frozenset(channels)
 
-    def _keep_alive(self, link: _Link, now_s: float) -> float | None:
+    def _keep_alive(self, connection: _Connection, now_s: float) -> float | None:
         """When to look again; None if the server is silent for too long. A dead network sends no message either."""
         if self._asked_s is None:
             if now_s < self._heard_s + self._client.ping_after_s:
                 return self._heard_s + self._client.ping_after_s
-            link.connection.send_command("PING", check_health=False)
+            connection.send_command("PING", check_health=False)
             self._asked_s = now_s
         limit_s = self._asked_s + self._client.call_timeout_s
         return limit_s if now_s < limit_s else None

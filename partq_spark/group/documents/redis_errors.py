@@ -68,6 +68,7 @@ _FOREIGN: Final = (
     "a key of the group holds what partq did not write, or is damaged: remove the keys that begin with partq:"
 )
 _MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]] = (
+    (exceptions.ConnectionError, "No connection available", Unavailable, "all connections are in use: try again"),
     (exceptions.ReadOnlyError, "", Unavailable, _REPLICA),
     (exceptions.OutOfMemoryError, "", Unavailable, _FULL),
     (exceptions.MasterDownError, "", Unavailable, _LOST_MASTER),

@@ -19,7 +19,7 @@ from typing import Final
 
 RIGHTS: Final = (
     "~partq:* &partq:*:news &partq:*:changed +eval +evalsha +info +ping +select +time +del +hget +hset +hdel +hexists"
-    " +hgetall +hkeys +publish +subscribe +psubscribe"
+    " +hgetall +publish +subscribe +psubscribe"
 )
 """All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
 
@@ -70,8 +70,6 @@ while at <= #ARGV do
     end
   elseif verb == 'list' then
     answer = {table.concat(redis.call('HGETALL', KEYS[tonumber(take())]), '\\n'), now()}
-  elseif verb == 'names' then
-    answer = table.concat(redis.call('HKEYS', KEYS[tonumber(take())]), '\\n')
   elseif verb == 'swap' then
     local key, name, expected, optional = KEYS[tonumber(take())], take(), take(), take()
     local token, value = take(), take()

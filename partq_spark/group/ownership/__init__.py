@@ -66,7 +66,7 @@ def open_ownership(
     username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
     if username and not password:
         raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
-    from partq_spark.group.documents.identity import store_id
+    from partq_spark.group.documents.identity import known_id, store_id
 
     try:
         from partq_spark.group.documents.redis import RedisDocuments
@@ -84,7 +84,10 @@ def open_ownership(
         connect_timeout_s=connect_timeout_s,
         call_timeout_s=call_timeout_s,
     )
-    return Ownership(around(RedisDocuments(client, store_id=partial(store_id, store), group=group)))
+    documents = RedisDocuments(
+        client, store_id=partial(store_id, store), known_id=partial(known_id, store), group=group
+    )
+    return Ownership(around(documents))
 
 
 def import_client(url: str) -> None:

@@ -1,19 +1,19 @@
-"""What ownership's documents are called and how they are written: names, heartbeats, ownership records, and a state's
-token around its body. Pure. Records and leases are written by `group.codec`.
+"""What ownership's documents are called and how they are written: names, what flows say with their heartbeats,
+ownership records, and a state's token around its body. Pure. Leases are written by `group.codec`.
 
 What is refused here names the document and the next step: nothing of it is needed to begin anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import check_sealed, sealed
-from partq_spark.group.codec import decode_lease, decode_record
+from partq_spark.group.codec import decode_lease
 from partq_spark.group.documents.api import Found, Value
-from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord, Progress
 from partq_spark.group.ownership.refusals import checked_flow
 
 STATE: Final = "state"
@@ -21,8 +21,11 @@ LEADER: Final = "leader"
 BEATS: Final = "beats"
 BEATS_IN: Final = f"{BEATS}/"
 OWNERSHIP: Final = "ownership"
-RECORDS: Final = "flows"
 
+MOST_MAPPING: Final = 6_000
+"""Characters: an object's metadata has room for 8 kB. What does not fit comes to the flow at the next epoch, marked."""
+
+MOST_PROGRESS: Final = 4_000
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
 _DAMAGED: Final = "damaged"
@@ -31,17 +34,6 @@ _DAMAGED: Final = "damaged"
 def beat_name(flow: str) -> str:
     """Of a flow's heartbeat. Raises `Invalid` for a name that no flow can have."""
     return f"{BEATS}/{checked_flow(flow)}"
-
-
-def record_name(flow: str, instance: str) -> str:
-    """Of the record of one instance of a flow: no two processes ever write the same one."""
-    return f"{RECORDS}/{flow}/{instance}"
-
-
-def owner_of(name: str) -> Owner | None:
-    """Whose record has this name; None for what is no record's name."""
-    _, flow, instance, *rest = (*name.split("/"), "", "")
-    return Owner(flow, instance) if flow and instance and not any(rest) else None
 
 
 def ownership_name(partition: int) -> str:
@@ -78,38 +70,84 @@ def decode_version(value: Value, _where: object) -> StateVersion:
     return StateVersion(token.decode(), rest[:-1])
 
 
-# ---- a flow's heartbeat and record
+# ---- what a flow says with its heartbeat
 
 
-class Heartbeat(NamedTuple):
-    """A flow's heartbeat as stored: it decides which instance a flow is. `record` is the token of that instance's
-    record, so that a listing of heartbeats tells which records have changed. A beat that says nothing new swaps in the
-    same value: what moves is the document's token.
+def encode_flow(record: FlowRecord) -> dict[str, str]:
+    """The fields of a heartbeat, sealed. It decides which instance a flow is. One that says nothing new is written all
+    the same: what moves is the document's token.
     """
+    fields = {
+        "instance": record.instance,
+        "bound": "1" if record.bound else "0",
+        "queue_id": record.queue_id,
+        "timeout": f"{record.session_timeout_s:g}",
+        "closes": str(record.closes),
+        "note": record.note,
+        "mapping": _runs({p: str(epoch) for p, epoch in record.mapping.items()}, MOST_MAPPING),
+        "progress": _all_runs({p: f"{it.delivered}/{it.acknowledged}" for p, it in record.progress.items()}),
+    }
+    return sealed({name: text for name, text in fields.items() if text})
 
-    instance: str
-    bound: bool
-    record: str
 
-    def fields(self) -> dict[str, str]:
-        """As written, sealed."""
-        bound = "1" if self.bound else "0"
-        return sealed({"instance": self.instance, "bound": bound, "record": self.record})
-
-
-def decode_heartbeat(value: Value, where: object) -> Heartbeat:
+def decode_flow(value: Value, where: object, flow: str) -> FlowRecord:
     """As read. Raises `Corrupt`."""
     fields = _fields(value)
     check_sealed(fields, where, "remove it, its flow binds anew")
     try:
-        return Heartbeat(fields["instance"], fields["bound"] == "1", fields["record"])
-    except KeyError:
+        return FlowRecord(
+            flow=flow,
+            instance=fields["instance"],
+            queue_id=fields["queue_id"],
+            bound=fields["bound"] == "1",
+            session_timeout_s=float(fields["timeout"]),
+            mapping={p: int(epoch) for p, epoch in _run_values(fields.get("mapping", ""))},
+            closes=int(fields["closes"]),
+            note=fields.get("note", ""),
+            progress={p: Progress(*map(int, it.split("/"))) for p, it in _run_values(fields.get("progress", ""))},
+        )
+    except (KeyError, ValueError, TypeError):
         raise Corrupt(f"{where} is no heartbeat that partq wrote: remove it, its flow binds anew") from None
 
 
-def decode_flow(value: Value, where: object) -> FlowRecord:
-    """A flow's record; whether it is bound stands in its heartbeat."""
-    return decode_record(_body(value), where)
+def _runs(values: Mapping[int, str], most: int) -> str:
+    """Values by partition, short: `0:5*3,7;9:5` has 5 for the partitions 0 to 2 and 9, and 7 for 3. What is beyond
+    `most` characters is left out.
+    """
+    parts: list[str] = []
+    length = 0
+    after, last, times = -1, "", 0
+    for number in sorted(values):
+        if number == after and values[number] == last:
+            times += 1
+            part = f"{parts[-1].partition('*')[0]}*{times}"
+            length += len(part) - len(parts.pop())
+        else:
+            part = f"{',' if number == after else f';{number}:'}{values[number]}"
+            length, last, times = length + len(part), values[number], 1
+        if length > most:
+            break
+        parts.append(part)
+        after = number + 1
+    return "".join(parts)[1:]
+
+
+def _all_runs(values: Mapping[int, str]) -> str:
+    """All of them or, where they do not fit, none: half of it would look like the whole."""
+    text = _runs(values, 2 * MOST_PROGRESS)
+    return text if len(text) <= MOST_PROGRESS else ""
+
+
+def _run_values(text: str) -> Iterator[tuple[int, str]]:
+    """Raises `ValueError`."""
+    for run in text.split(";") if text else ():
+        first, _, values = run.partition(":")
+        number = int(first)
+        for value in values.split(","):
+            single, _, times = value.partition("*")
+            for _ in range(min(int(times or 1), MOST_MAPPING)):
+                yield number, single
+                number += 1
 
 
 # ---- the lease, and who has what

@@ -17,15 +17,14 @@ def state_changed(key: GroupKey, expected: str | None) -> Conflict:
 
 
 def name_taken(key: GroupKey, flow: str) -> Conflict:
-    """`bind` found a record of another instance, or one whose heartbeat has moved since it was read."""
+    """`bind` found another instance, whose heartbeat has moved since it was read."""
     return Conflict(
-        f"flow {flow!r} of group {key} is or was bound by another process: read its record and watch its heartbeat "
-        "before taking over"
+        f"flow {flow!r} of group {key} is or was bound by another process: watch its heartbeat before taking over"
     )
 
 
 def not_bound(key: GroupKey, flow: str, instance: str) -> Fenced:
-    """The record is not bound to this instance, or gone."""
+    """The flow is not bound to this instance, or was forgotten."""
     return Fenced(
         f"flow {flow!r} of group {key} is not bound to instance {instance} any more: bind again as a new instance"
     )
@@ -52,16 +51,6 @@ def checked_flow(name: str) -> str:
             " with a dot"
         )
     return name
-
-
-MOST_NOTE: Final = 200  # characters
-
-
-def checked_note(text: str) -> str:
-    """What a flow says to people itself; raises `Invalid` unless it is short and on one line."""
-    if len(text) > MOST_NOTE or not text.isprintable():
-        raise Invalid(f"note {text[:80]!r} is not allowed: give at most {MOST_NOTE} printable characters")
-    return text
 
 
 def only_group(records: Iterable[OwnershipRecord]) -> GroupKey:

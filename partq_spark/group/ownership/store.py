@@ -1,16 +1,13 @@
-"""Who has what in a group, kept in its documents: the state, a record and a heartbeat per flow, a lease, and the
-ownership records of seed 004. One implementation for Redis, objects and memory.
+"""Who has what in a group, kept in its documents: the state, a heartbeat per flow, a lease, and the ownership records
+of seed 004. One implementation for Redis, objects and memory.
 
 Every change is conditional and nothing is retried inside, beyond reading again what changed meanwhile. An answer that
 did not come is `Unavailable`: whether the change took place is found out by reading (docs/architecture.md).
 The state's body is opaque here (`codec` makes it).
 
 What it costs, in calls (Redis: one round trip; objects: one request for each operation): a heartbeat is one call, the
-swap of the heartbeat and a conditional read of the state. A delivery is two: the record, then those; a report two as
-well. A leader's look is one: the lease, a listing of heartbeats and a conditional read of the state; it reads the
-records whose token has changed. With objects, a flow that beats every 2.5 s, and delivers and reports once a second,
-makes 5.8 requests a second, 4.4 of them writes. Azure documents 500 requests a second for one blob and 20,000 for one
-account, so that one account carries some 3,000 such flows; what the writes cost in money comes sooner. No document is
+swap of the heartbeat and a conditional read of the state. A flow that delivers looks at the state, by one conditional
+read. A leader's look is one: the lease, a listing of heartbeats and a conditional read of the state. No document is
 written by two processes in turn, except `leader` and `state` when the leader changes, so that no write meets a conflict
 in ordinary times.
 """
@@ -99,11 +96,14 @@ class Ownership(Flows):
         """How often a waiting process may look for news without being a burden."""
         return self._documents.look_interval_s
 
-    def incarnation(self) -> str:
-        """Names the store's present life, as `Documents.incarnation` does. Every other call that reaches another life
-        before this one was called again raises `Reincarnated` and does nothing.
-        """
-        return self._documents.incarnation()
+    @property
+    def lives(self) -> int:
+        """How often this user met another life of the store, see `Documents.lives`."""
+        return self._documents.lives
+
+    def look_at_place(self) -> None:
+        """Whether the documents still lie where they did; see `Documents.look_at_place`."""
+        self._documents.look_at_place()
 
     def close(self) -> None:
         """Give back connections; the store is not used afterwards."""
@@ -197,7 +197,7 @@ class Ownership(Flows):
     def _pulse(self, key: GroupKey, listed: Listed, state_token: str | None) -> Pulse:
         hearts = self._hearts_in(key, listed)
         beats = dict(zip(hearts.owners, listed.tokens, strict=True))
-        return Pulse(state_token=state_token, records_version=hearts.records_version, beats=beats)
+        return Pulse(state_token=state_token, flows=hearts.records, beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
@@ -271,7 +271,7 @@ class Ownership(Flows):
         two calls is not lost.
 
         A store that was opened for one group serves a flow and hears of new states of that group. Otherwise it
-        serves coordinators and hears of the flows' records of all groups. Both hear announcements.
+        serves coordinators and hears of the flows of all groups. Both hear announcements.
         """
         return self._documents.wait(timeout_s)
 

@@ -33,12 +33,12 @@ class Beat(NamedTuple):
 
 
 class FlowsSeen(NamedTuple):
-    """A group's flows for people, by name: records, ages of heartbeats by the store's own clock, and what is wrong with
-    those that cannot be read.
+    """A group's flows for people, by name: what they say, their heartbeats, and what is wrong with those that cannot be
+    read.
     """
 
     records: dict[str, FlowRecord]
-    beats_age_s: dict[str, float]
+    beats: dict[str, Beat]
     damaged: dict[str, Corrupt]
 
 
@@ -52,12 +52,10 @@ class LeaseDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulse:
-    """What a leader sees in one look, cheap enough for every second and every group.
-
-    `records_version` changes whenever any flow's record changes (bind, claim, delivery, acknowledgement, unbind), so
-    that records are read only when there is something new. `beats` tells the token of every flow's heartbeat.
+    """What a leader sees in one look, cheap enough for every second and every group: what the flows say, and the token
+    of each heartbeat.
     """
 
     state_token: str | None
-    records_version: str
+    flows: Mapping[str, FlowRecord]
     beats: Mapping[Owner, str]

@@ -1,4 +1,4 @@
-"""A group in a test: events in, actions out as short lines, and a clock that fires timers while it is moved. After
+"""A group in a test: events in, what is told as short lines, and a clock that fires timers while it is moved. After
 every event the invariants are checked, and that `decide` gives the same answer twice and leaves its argument alone.
 
 And histories of such groups, as text: one a paragraph says what happens, what follows and how it stands then.
@@ -24,7 +24,6 @@ from typing import Final
 
 import pytest
 
-from coordinator.core.actions import Action, Assign, ChangeStatus, Fence, NotifyFlow, Pause, Resume
 from coordinator.core.differences import CheckpointMark, initial_state
 from coordinator.core.events import (
     CheckpointAhead,
@@ -36,11 +35,11 @@ from coordinator.core.events import (
     PartitionDrained,
     PartitionFenced,
     QueueAltered,
-    ReportsLost,
     Tick,
 )
 from coordinator.core.invariants import broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending
+from coordinator.core.told import Told
 from partq_spark.group.model import (
     AccessType,
     GroupSettings,
@@ -62,24 +61,29 @@ def _name(owner: Owner | None) -> str:
     return "nobody" if owner is None else owner.instance
 
 
-def line(action: Action) -> str:
-    """An action without its reason. Instances are named like the flow, with a number: `a1`, `a2`."""
-    assert getattr(action, "reason", ""), f"no reason: {action}"
-    match action:
-        case Pause():
-            return f"pause {action.partition} {_name(action.owner)} for {_name(action.to)}"
-        case Fence():
-            lost = " (reports lost)" if action.reports_lost else ""
-            former = f"{_name(action.owner)}@{action.owner_epoch}"
-            return f"fence {action.partition} {former} for {_name(action.to)}@{action.epoch}{lost}"
-        case Assign():
-            return f"assign {action.partition} to {_name(action.owner)}@{action.epoch}"
-        case Resume():
-            return f"resume {action.partition} {_name(action.owner)}"
-        case NotifyFlow():
-            return f"tell {_name(action.owner)} {'active' if action.active else 'inactive'}"
-        case ChangeStatus():
-            return f"status {action.status}"
+def line(told: Told, before: GroupState, after: GroupState) -> str | None:
+    """What was told, without its reason, in the words of histories; None: they have no word for it. Instances are named
+    like the flow, with a number: `a1`, `a2`.
+    """
+    assert told.reason, f"no reason: {told}"
+    was = before.partitions.get(told.partition) if told.partition is not None else None
+    now = after.partitions.get(told.partition) if told.partition is not None else None
+    match told.event:
+        case "pause" if now is not None:
+            return f"pause {now.partition} {_name(now.owner)} for {_name(now.to)}"
+        case "fence" | "force" if now is not None:
+            drained = " drained" if now.drained else ""
+            former = f"{_name(now.owner)}@{now.epoch}"
+            return f"{told.event} {now.partition} {former} for {_name(now.to)}@{now.to_epoch}{drained}"
+        case "assign" if was is not None:
+            return f"assign {was.partition} to {_name(was.to)}@{was.to_epoch}"
+        case "resume" if now is not None:
+            return f"resume {now.partition} {_name(now.owner)}"
+        case "flow_change_update":
+            return f"tell {told.instance} {told.status}"
+        case "status":
+            return f"status {told.status}"
+    return None
 
 
 class Group:
@@ -109,9 +113,6 @@ class Group:
         for flow in sorted({*owners}):
             self.bind(flow, self.mapping(flow))
             self.fence()
-        # The reports of the time before are of no concern here.
-        kept = {n: replace(p, reports_lost=False) for n, p in self.state.partitions.items()}
-        self.state = replace(self.state, partitions=kept)
         assert self.status is RebalanceStatus.READY
         self.log.clear()
 
@@ -119,7 +120,6 @@ class Group:
         """As a new leader does that finds no state."""
         self.state = initial_state(
             queue_id="q",
-            incarnation="1",
             settings=self.settings,
             partitions=range(partitions),
             checkpoints=checkpoints,
@@ -139,12 +139,12 @@ class Group:
 
     def _feed(self, event: Event) -> list[str]:
         before, kept = self.state, repr(self.state)
-        self.state, actions = decide(before, event, self.now_s)
-        assert (self.state, actions) == decide(before, event, self.now_s)
+        self.state, told = decide(before, event, self.now_s)
+        assert (self.state, told) == decide(before, event, self.now_s)
         assert repr(before) == kept, "decide changed its argument"
         assert violations(self.state) == (), (event, self.state)
         assert broken_by_change(before, self.state) == (), event
-        lines = [line(action) for action in actions]
+        lines = [word for each in told if (word := line(each, before, self.state)) is not None]
         self._check_updates(before, [entry.split()[1] for entry in lines if entry.startswith("tell")])
         self.log += lines
         return lines
@@ -186,7 +186,7 @@ class Group:
         lines = []
         for fence in pending(self.state):
             if not numbers or fence.partition in numbers:
-                lines += self._feed(PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to))
+                lines += self._feed(PartitionFenced(partition=fence.partition, epoch=fence.to_epoch, owner=fence.to))
         return lines + self.fence() if lines and self.land_fences else lines
 
     def alter(
@@ -247,7 +247,7 @@ class Group:
 
 
 def partition(words: str, number: int = 0) -> Partition:
-    """`free -@4`, `owned a1@4`, `paused a1@4 b1`, `fencing a1@4 b1@5`; then `removed`, `stuck`, `lost` (reports)."""
+    """`free -@4`, `owned a1@4`, `paused a1@4 b1`, `fencing a1@4 b1@5`; then `removed`, `stuck`, `drained`."""
     phase, holder, *rest = words.split()
     (owner, epoch), (to, to_epoch) = at(holder), at(rest[0] if rest else "-")
     return Partition(
@@ -257,9 +257,9 @@ def partition(words: str, number: int = 0) -> Partition:
         owner=owner,
         to=to,
         to_epoch=to_epoch,
-        deadline_s=9.0 if phase == "paused" else None,
+        deadline_s=9.0 if phase == "paused" or "drained" in rest else None,
         removed="removed" in rest,
-        reports_lost="lost" in rest,
+        drained="drained" in rest,
         stuck="it is damaged" if "stuck" in rest else "",
     )
 
@@ -305,9 +305,7 @@ def find(group: Group, *words: str) -> None:
     """Its state is lost; the checkpoints are `a1@4`, `-@4`, `-@4r` where one was rewound, or `none`."""
     found = {number: at(word.removesuffix("r")) for number, word in enumerate(words) if word != "none"}
     group.instances.update({owner.flow for owner, _ in found.values() if owner is not None})
-    marks = {
-        n: CheckpointMark(epoch=epoch, owner=owner, rewound="r" in words[n]) for n, (owner, epoch) in found.items()
-    }
+    marks = {n: CheckpointMark(epoch=epoch, owner=owner) for n, (owner, epoch) in found.items()}
     group.adopt(len(group.state.partitions), marks)
 
 
@@ -332,7 +330,6 @@ ACTS: Final[dict[str, Callable[..., list[str] | None]]] = {
     "stuck": stuck,  # the fence that it waits for comes to nothing, for nobody knows how long
     "old-word-of": lambda group, number: stuck(group, number, "an", "old", "one", earlier=1),
     "ahead": lambda group, number, epoch: group.event(CheckpointAhead(partition=int(number), epoch=int(epoch))),
-    "lose-reports": lambda group: group.event(ReportsLost(incarnation="2")),
     "share": lambda group, access: group.alter(access=AccessType(access)),
     "resize": lambda group, *words: group.alter([int(w) for w in words if "@" not in w], epochs=epochs(words)),
     "timers": timers,
@@ -354,7 +351,7 @@ SEEN: Final[dict[str, Callable[[Group], list[str]]]] = {
     "epochs": lambda group: [str(p.epoch) for p in group.state.partitions.values()],
     "retired": lambda group: [f"{number}@{epoch}" for number, epoch in group.state.retired.items()],
     "stuck": lambda group: [str(n) for n, p in group.state.partitions.items() if p.stuck == "it is damaged"],
-    "reports-lost": lambda group: [str(n) for n, p in group.state.partitions.items() if p.reports_lost],
+    "drained": lambda group: [str(n) for n, p in group.state.partitions.items() if p.drained],
     "known": lambda group: sorted(group.state.flows),
     "active": lambda group: sorted(name for name, flow in group.state.flows.items() if flow.active),
     "updates": lambda group: [f"{name}:{flow.updates}" for name, flow in sorted(group.state.flows.items())],

@@ -4,80 +4,84 @@ cannot be rewritten: then the partition waits, and nobody else does (REB-15).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from coordinator.core.handoff import EDGES, TABLE, Step, action, advance
+from coordinator.core.draft import Draft
+from coordinator.core.handoff import EDGES, TABLE, Cause, Step, advance
 from partq_spark.group.model import Owner, Phase
-from tests.coordinator.core.context import histories, line, partition, run
+from tests.coordinator.core.context import Group, histories, line, partition, run
 
-A2, C = Owner("a", "a2"), Owner("c", "c1")
+C = Owner("c", "c1")
 START = {
     "free": "free -@4",
     "owned": "owned a1@4",
     "paused": "paused a1@4 b1",
-    "fencing": "fencing a1@4 b1@5",
-    "fencing freed": "fencing a1@4 -@5",
-    "fencing dropped": "fencing a1@4 -@5 removed",
+    "fencing": "fencing a1@4 b1@5 drained",
+    "fencing stick": "fencing a1@4 b1@5",
+    "fencing free": "fencing a1@4 -@5",
+    "fencing drop": "fencing a1@4 -@5 removed",
 }
 EXPECTED = """
-free give           = fencing -@4 c1@5           = fence 0 nobody@4 for c1@5
-free remove         = gone                       = nothing
-free ahead          = fencing -@4 -@8 lost       = fence 0 nobody@4 for nobody@8 (reports lost)
-owned move          = paused a1@4 c1             = pause 0 a1 for c1
-owned give          = fencing a1@4 c1@5          = fence 0 a1@4 for c1@5
-owned restore       = fencing a1@4 a2@4          = fence 0 a1@4 for a2@4
-owned release       = fencing a1@4 -@5           = fence 0 a1@4 for nobody@5
-owned remove        = fencing a1@4 -@5 removed   = fence 0 a1@4 for nobody@5
-owned ahead         = fencing a1@4 a1@8 lost     = fence 0 a1@4 for a1@8 (reports lost)
-paused drained      = fencing a1@4 b1@5          = fence 0 a1@4 for b1@5
-paused deadline     = fencing a1@4 b1@5          = fence 0 a1@4 for b1@5
-paused owner lost   = fencing a1@4 b1@5          = fence 0 a1@4 for b1@5
-paused keep         = owned a1@4                 = resume 0 a1
-paused remove       = fencing a1@4 -@5 removed   = fence 0 a1@4 for nobody@5
-paused ahead        = fencing a1@4 b1@8 lost     = fence 0 a1@4 for b1@8 (reports lost)
-fencing fenced      = owned b1@5                 = assign 0 to b1@5
-fencing freed       = free -@5                   = assign 0 to nobody@5
-fencing dropped     = gone                       = assign 0 to nobody@5
-fencing stuck       = fencing a1@4 b1@5 stuck    = nothing
-fencing give        = fencing a1@4 c1@6          = fence 0 a1@4 for c1@6
-fencing restore     = fencing a1@4 c1@6          = fence 0 a1@4 for c1@6
-fencing release     = fencing a1@4 -@6           = fence 0 a1@4 for nobody@6
-fencing remove      = fencing a1@4 -@6 removed   = fence 0 a1@4 for nobody@6
-fencing ahead       = fencing a1@4 b1@8 lost     = fence 0 a1@4 for b1@8 (reports lost)
+free fence give           = fencing -@4 c1@5                 = fence 0 nobody@4 for c1@5
+free fence ahead          = fencing -@4 c1@8                 = fence 0 nobody@4 for c1@8
+free drop remove          = gone                             = nothing
+owned pause move          = paused a1@4 c1                   = pause 0 a1 for c1
+owned fence give          = fencing a1@4 c1@5                = fence 0 a1@4 for c1@5
+owned fence move          = fencing a1@4 c1@5                = fence 0 a1@4 for c1@5
+owned fence restore       = fencing a1@4 c1@4                = fence 0 a1@4 for c1@4
+owned fence release       = fencing a1@4 c1@5                = fence 0 a1@4 for c1@5
+owned fence remove        = fencing a1@4 c1@5 removed        = fence 0 a1@4 for c1@5
+owned fence ahead         = fencing a1@4 c1@8                = fence 0 a1@4 for c1@8
+paused resume keep        = owned a1@4                       = resume 0 a1
+paused fence drained      = fencing a1@4 c1@5 drained        = fence 0 a1@4 for c1@5 drained
+paused fence deadline     = fencing a1@4 c1@5                = fence 0 a1@4 for c1@5
+paused fence owner lost   = fencing a1@4 c1@5                = fence 0 a1@4 for c1@5
+paused fence remove       = fencing a1@4 c1@5 removed        = fence 0 a1@4 for c1@5
+paused fence ahead        = fencing a1@4 c1@8                = fence 0 a1@4 for c1@8
+fencing assign fenced     = owned b1@5                       = assign 0 to b1@5
+fencing free fenced       = free -@5                         = assign 0 to nobody@5
+fencing drop fenced       = gone                             = assign 0 to nobody@5
+fencing stick stuck       = fencing a1@4 b1@5 stuck          = nothing
+fencing force deadline    = fencing a1@4 b1@5                = force 0 a1@4 for b1@5
+fencing force owner lost  = fencing a1@4 b1@5                = force 0 a1@4 for b1@5
+fencing fence give        = fencing a1@4 c1@6 drained        = fence 0 a1@4 for c1@6 drained
+fencing fence move        = fencing a1@4 c1@6 drained        = fence 0 a1@4 for c1@6 drained
+fencing fence restore     = fencing a1@4 c1@6 drained        = fence 0 a1@4 for c1@6 drained
+fencing fence release     = fencing a1@4 c1@6 drained        = fence 0 a1@4 for c1@6 drained
+fencing fence remove      = fencing a1@4 c1@6 drained removed = fence 0 a1@4 for c1@6 drained
+fencing fence ahead       = fencing a1@4 c1@8                = fence 0 a1@4 for c1@8
 """
-"""Phase and step, the partition then, and what follows."""
+"""Phase, step and cause, the partition then, and what is told. Whom it is for, callers say: here c."""
 
 
 @pytest.mark.parametrize("row", EXPECTED.strip().splitlines())
 def test_edge(row: str) -> None:
-    at, then, follows = (part.strip() for part in row.split("="))
-    phase, _, step = at.partition(" ")
+    at, then, follows = (part.strip() for part in row.split(" = "))
+    phase, step, cause = at.split(" ", 2)
     edge = EDGES[Phase(phase), Step(step)]
-    before = partition(START.get(at, START[phase]))
-    after = advance(
-        before, edge.step, to=A2 if at == "owned restore" else C, deadline_s=9.0, found=7, why="it is damaged"
-    )
+    draft = Draft(replace(Group(1).state, partitions={0: partition(START.get(f"{phase} {step}", START[phase]))}), 0.0)
+    reason = "it is damaged" if edge.step is Step.STICK else "because"
+    draft.step(0, edge.step, Cause(cause), reason, to=C, deadline_s=9.0, found=7 if cause == "ahead" else 0)
+    after = draft.partitions.get(0)
     assert after == (partition(then) if then != "gone" else None)
     assert edge.then is (after.phase if after else None)
-    said = action(before, edge.step, after, "because")
-    assert (line(said) if said else "nothing") == follows
-    assert edge.action is (type(said) if said else None)
+    (told,) = draft.told
+    assert (told.partition, told.cause, told.reason) == (0, Cause(cause), reason)
+    assert (line(told, draft._original, replace(draft._original, partitions=draft.partitions)) or "nothing") == follows
 
 
 def test_what_the_table_does_not_have_is_refused() -> None:
-    assert len(TABLE) == len(EDGES) == len(EXPECTED.strip().splitlines())
+    assert sum(len(edge.causes) for edge in TABLE) == len(EXPECTED.strip().splitlines())
+    assert len(TABLE) == len(EDGES)
     for phase in Phase:
         for step in Step:
-            if (phase, step) not in EDGES:
-                with pytest.raises(ValueError, match=f"partition 0 is {phase.value}: it cannot take the step"):
-                    advance(partition(START[phase.value]), step, to=C, deadline_s=6.0, found=7)
-
-
-@pytest.mark.parametrize("fence", ["fencing a1@4 a2@4 lost", "fencing a1@4 b1@5 lost"])
-def test_the_mark_of_lost_reports_ends_with_the_epoch_they_belong_to(fence: str) -> None:
-    after = advance(partition(fence), Step.FENCED)
-    assert after is not None
-    assert after.reports_lost == (after.epoch == 4)
+            edge = EDGES.get((phase, step))
+            for cause in Cause:
+                if edge is None or cause not in edge.causes:
+                    with pytest.raises(ValueError, match=f"partition 0 is {phase.value}: it cannot take the step"):
+                        advance(partition(START[phase.value]), step, cause, to=C, deadline_s=6.0, found=7)
 
 
 TOLD = """
@@ -86,7 +90,7 @@ HAN-01: the order is pause, wait, remap, resume
   bind b, sleep 5: status Rebalancing; pause 1 a1 for b1 = partitions Ready Paused
   sleep 2.999 = phases owned paused
   drain
-  all: fence 1 a1@1 for b1@2; tell b1 active; assign 1 to b1@2; status Ready
+  all: fence 1 a1@1 for b1@2 drained; tell b1 active; assign 1 to b1@2; status Ready
 
 HAN-08, HAN-09: the receiver dies while partitions are paused, which keep their owner and epoch
   group 4, 1 flow
@@ -98,6 +102,20 @@ HAN-08: the receiver dies while the partition is fenced for it
   bind b, sleep 5, drain, expire b: nothing
   fence: assign 1 to b1@2; status Holddown = partitions Ready Unbound
   settle = owners a a; epochs 1 3
+
+HAN-02: what was drained and is open again waits until its owner closes it, and no longer than the handoff may take
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, sleep 1, drain: fence 1 a1@1 for b1@2 drained; tell b1 active = due 2; drained 1
+  sleep 2: force 1 a1@1 for b1@2 = due never; drained
+  fence: assign 1 to b1@2; status Ready
+
+HAN-02: what was drained does not wait for an owner who is lost
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, drain, expire a: force 1 a1@1 for b1@2 = due never; drained
+
+HAN-02: what was drained stays so for another receiver
+  group 2, 1 flow, fences wait
+  bind b, sleep 5, drain, bind b: fence 1 a1@1 for b2@3 drained = due 3; drained 1
 
 HAN-08: the receiver starts anew while the partition is paused
   group 2, 1 flow

@@ -20,7 +20,6 @@ from coordinator.core.events import (
     FlowUnbound,
     PartitionDrained,
     PartitionFenced,
-    ReportsLost,
     Tick,
 )
 from coordinator.core.invariants import PREDICATES, broken_by_change, violations
@@ -64,6 +63,7 @@ BROKEN: list[tuple[str, GroupState]] = [
             "owned a1@1 b1",
             "owned a1@1 - removed",
             "owned a1@1 - stuck",
+            "owned a1@1 - drained",
             "fencing a1@3 b1@3",
             "fencing a1@3 a1@3",
             "fencing a1@3 b1@4 removed",
@@ -72,21 +72,22 @@ BROKEN: list[tuple[str, GroupState]] = [
     (FIELDS, having(PAUSED, replace(PAUSE, deadline_s=None))),
     (FIELDS, having(PAUSED, replace(PAUSE, to=Owner("a", "a9")))),
     (FIELDS, having(GOOD, replace(partition("fencing a1@3 b1@4", 1), deadline_s=1.0))),
+    (FIELDS, having(GOOD, replace(partition("fencing a1@3 b1@4 drained", 1), deadline_s=None))),
     (FIELDS, replace(GOOD, partitions={**GOOD.partitions, 9: Partition(partition=8)})),
     (ORDER, replace(GOOD, partitions=dict(sorted(GOOD.partitions.items(), reverse=True)))),
     (ORDER, having(GOOD, retired={1: 1})),
     (KNOWN, having(GOOD, flows={"a": GOOD.flows["a"]})),
     (KNOWN, having(GOOD, Flow(name="z", instance="z1", bound=False, since=1))),
-    (AGES, having(GOOD, replace(OF_B, since=1))),
-    (AGES, having(GOOD, replace(OF_B, since=99))),
-    (ACTIVE, having(GOOD, replace(OF_B, active=False))),
-    (THERE, having(PAUSED, replace(OF_C, bound=False))),
+    (AGES, having(GOOD, OF_B._replace(since=1))),
+    (AGES, having(GOOD, OF_B._replace(since=99))),
+    (ACTIVE, having(GOOD, OF_B._replace(active=False))),
+    (THERE, having(PAUSED, OF_C._replace(bound=False))),
     (THERE, having(PAUSED, status=RebalanceStatus.READY)),
     (TIMERS, having(GOOD, holddown_until_s=1.0)),
     (TIMERS, having(GOOD, status=RebalanceStatus.HOLDDOWN)),
     (TIMERS, having(GOOD, trigger=True)),
     (TIMERS, having(GOOD, altered=True)),
-    (SHOWN, having(GOOD, replace(OF_B, bound=False))),
+    (SHOWN, having(GOOD, OF_B._replace(bound=False))),
     (SHOWN, having(GOOD, status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
     (SHOWN, having(GOOD, status=RebalanceStatus.REBALANCING)),
 ]
@@ -144,7 +145,6 @@ LATE: list[Event] = [
     CheckpointAhead(partition=2, epoch=0),
     CheckpointAhead(partition=5, epoch=1),  # a fence above that is on its way
     CheckpointAhead(partition=99, epoch=9),
-    ReportsLost(incarnation="1"),
     Tick(),
 ]
 
@@ -168,13 +168,11 @@ A2, BS = Owner("a", "a2"), PartitionFenced(partition=0, epoch=6, owner=B)
     ("held", "mark", "expected"),
     [
         ("free -@4", CheckpointMark(epoch=4, owner=None), None),
-        ("free -@4", CheckpointMark(epoch=4, owner=None, rewound=True), None),
         ("free -@4", None, None),
         ("free -@4", CheckpointMark(epoch=3, owner=None), None),
         ("free -@4", CheckpointMark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
         ("free -@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
         ("owned a1@4", CheckpointMark(epoch=4, owner=A), None),
-        ("owned a1@4", CheckpointMark(epoch=4, owner=A, rewound=True), None),
         ("owned a1@4", CheckpointMark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
         ("owned a1@4", CheckpointMark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
         ("owned a1@4", CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
@@ -184,15 +182,9 @@ A2, BS = Owner("a", "a2"), PartitionFenced(partition=0, epoch=6, owner=B)
         ("fencing a1@4 b1@6", CheckpointMark(epoch=4, owner=A), None),
         ("fencing a1@4 b1@6", CheckpointMark(epoch=5, owner=C), None),  # a fence that was given up has landed
         ("fencing a1@4 b1@6", CheckpointMark(epoch=6, owner=B), BS),
-        (
-            "fencing a1@4 b1@6",
-            CheckpointMark(epoch=6, owner=B, rewound=True),
-            PartitionFenced(partition=0, epoch=6, owner=B),
-        ),
         ("fencing a1@4 b1@6", CheckpointMark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
         ("fencing a1@4 b1@6", CheckpointMark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
-        # or a rewind: repeated, for what A delivered after it
-        ("fencing a1@4 -@6", CheckpointMark(epoch=6, owner=None), None),
+        ("fencing a1@4 -@6", CheckpointMark(epoch=6, owner=None), PartitionFenced(partition=0, epoch=6, owner=None)),
         ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=A), None),
         ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
         ("fencing a1@4 a2@4", CheckpointMark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
@@ -207,51 +199,38 @@ def test_difference(held: str, mark: CheckpointMark | None, expected: Event | No
 TOLD = """
 RES-04: a group that nobody has had is ready
   group 3, 0 flows, fences wait
-  find none -@7 none none none -@3 = Ready; due never; epochs 0 7 0; retired 5@3; reports-lost
-
-OWN-03: who had what was rewound may have delivered more
-  group 3, 0 flows, fences wait
-  find -@7r -@7 = Ready; reports-lost 0
+  find none -@7 none none none -@3 = Ready; due never; epochs 0 7 0; retired 5@3
 
 OWN-03: owners in the checkpoints count as unbound for a session timeout and the delay
   group 3, 0 flows, fences wait
-  find a1@4 b1@2 -@9 = Holddown; due 15; phases owned owned free; epochs 4 2 9; instances a1 b1 -; reports-lost 0 1
+  find a1@4 b1@2 -@9 = Holddown; due 15; phases owned owned free; epochs 4 2 9; instances a1 b1 -
   = known a b; partitions Unbound Unbound Unassigned
 
 OWN-03: flows that still live go on with what they have
   group 3, 0 flows, fences wait
   find a1@1 b1@1 b1@1
-  bind a with 0@1: fence 0 a1@1 for a2@1 (reports lost) = Holddown
+  bind a with 0@1: fence 0 a1@1 for a2@1 = Holddown
   bind b with 1@1 2@1, fence = Ready; instances a2 b2 b2; epochs 1 1 1; handoffs 0
 
 OWN-03: partitions of flows that do not come back go to who does
   group 3, 0 flows, fences wait
   find a1@4 b1@2 none
-  bind a with 0@4: fence 0 a1@4 for a2@4 (reports lost)
-  fence, sleep 15: status Rebalancing; fence 1 b1@2 for a2@3 (reports lost); fence 2 nobody@0 for a2@1
+  bind a with 0@4: fence 0 a1@4 for a2@4
+  fence, sleep 15: status Rebalancing; fence 1 b1@2 for a2@3; fence 2 nobody@0 for a2@1
   fence = Ready
 
 OWN-04: a state from an old copy is brought above the checkpoints
   # Redis has jumped back to when a had both; since then b got partition 1, at epoch 2.
   group 2, 1 flow
-  ahead 1 2: fence 1 a1@1 for a1@3 (reports lost) = Ready; instances a1 a1; epochs 1 3; reports-lost
+  ahead 1 2: fence 1 a1@1 for a1@3 = Ready; instances a1 a1; epochs 1 3
 
 OWN-04: a checkpoint that is ahead during a handoff ends the pause
   group 2, 1 flow, fences wait
-  bind b, sleep 5, ahead 1 5: fence 1 a1@1 for b1@6 (reports lost); tell b1 active
+  bind b, sleep 5, ahead 1 5: fence 1 a1@1 for b1@6; tell b1 active
   # found again before the fence has landed
   ahead 1 5: nothing
-  ahead 1 6: fence 1 a1@1 for b1@7 (reports lost)
+  ahead 1 6: fence 1 a1@1 for b1@7
   fence = owners a b; Ready
-
-OWN-03: lost reports are remembered until the epoch ends
-  group 2, 1 flow
-  lose-reports: nothing = reports-lost 0 1
-  bind b, sleep 5, sleep 100: fence 1 a1@1 for b1@2 (reports lost); tell b1 active = reports-lost 0
-
-OWN-03: nobody could have reported anything of what nobody has
-  group 1, 0 flows
-  lose-reports: nothing = reports-lost
 """
 
 
@@ -270,9 +249,7 @@ STEPS = st.one_of(
     st.builds("ahead {} {}".format, NUMBERS, st.integers(0, 12)),
     st.builds("timers {} {}".format, st.sampled_from([0, 5]), st.sampled_from([0, 3])),
     st.sets(NUMBERS, max_size=6).map(lambda numbers: " ".join(["resize", *map(str, sorted(numbers))])),
-    st.sampled_from(
-        ["sleep 1", "sleep 5", "sleep 20", "fence", "lose-reports", "share exclusive", "share non-exclusive"]
-    ),
+    st.sampled_from(["sleep 1", "sleep 5", "sleep 20", "fence", "share exclusive", "share non-exclusive"]),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.core.handoff import TABLE, Edge
+from coordinator.core.handoff import TABLE
 from partq_spark.group.model import Phase
 
 FILE = Path(__file__).parents[3] / "docs/handoff.md"
@@ -18,23 +18,23 @@ def _name(phase: Phase | None) -> str:
 
 
 def diagram() -> str:
-    """A mermaid state diagram: one arrow for each pair of states, with the steps that lead along it."""
-    arrows: dict[tuple[Phase, Phase | None], list[Edge]] = {}
+    """A mermaid state diagram: one arrow for each pair of states, with what leads along it."""
+    arrows: dict[tuple[Phase, Phase | None], list[str]] = {}
     for row in TABLE:
-        arrows.setdefault((row.phase, row.then), []).append(row)
+        arrows.setdefault((row.phase, row.then), []).extend(cause.value for cause in row.causes)
     lines = ["stateDiagram-v2", "    [*] --> free"]
-    for (phase, then), rows in arrows.items():
+    for (phase, then), causes in arrows.items():
         target = "[*]" if then is None else then.value
-        lines.append(f"    {phase.value} --> {target} : {', '.join(row.step.value for row in rows)}")
+        lines.append(f"    {phase.value} --> {target} : {', '.join(causes)}")
     return "\n".join(["```mermaid", *lines, "```"])
 
 
 def table() -> str:
     """The rows, as a table in Markdown."""
-    lines = ["| in | step | when | then | follows |", "|---|---|---|---|---|"]
+    lines = ["| in | step | cause | when | then |", "|---|---|---|---|---|"]
     for row in TABLE:
-        follows = row.action.__name__ if row.action is not None else ""
-        lines.append(f"| {row.phase.value} | {row.step.value} | {row.when} | {_name(row.then)} | {follows} |")
+        for cause, when in row.causes.items():
+            lines.append(f"| {row.phase.value} | {row.step.value} | {cause.value} | {when} | {_name(row.then)} |")
     return "\n".join(lines)
 
 

@@ -203,7 +203,7 @@ REB-01, REB-14: what was left uneven by a rebalance is evened out after the dela
   bind c, sleep 5, drain 2, bind c back: resume 5 b1; fence 2 c1@2 for c2@2 = counts a:2 b:3 c:1; Holddown
   settle = counts a:2 b:2 c:2
 
-RES-04: a number that comes back continues its epochs, and where it was left it lost no reports
+RES-04: a number that comes back continues its epochs
   group 2, 2 flows
   resize 0 = retired 1@2
   settle, resize 0 1 1@2: status Rebalancing; fence 1 nobody@2 for b1@3; tell b1 active
@@ -216,7 +216,7 @@ RES-04: a number that comes back continues above its checkpoint
   group 2, 2 flows
   resize 0, settle
   # Above what the state remembers: a flow had it meanwhile of which the state knows nothing, nor what it delivered.
-  resize 0 1 1@7: status Rebalancing; fence 1 nobody@7 for b1@8 (reports lost); tell b1 active
+  resize 0 1 1@7: status Rebalancing; fence 1 nobody@7 for b1@8; tell b1 active
 
 RES-04: a number may come back before it is gone
   group 2, 2 flows, fences wait
@@ -245,7 +245,7 @@ RES-06: from non-exclusive to exclusive everything goes to who has most
   bind c = Holddown
   share exclusive: status Rebalancing; pause 3 b1 for a1; pause 4 b1 for a1
   drain
-  all: fence 3 b1@1 for a1@2; assign 3 to a1@2; fence 4 b1@1 for a1@2; tell b1 inactive
+  all: fence 3 b1@1 for a1@2 drained; assign 3 to a1@2; fence 4 b1@1 for a1@2 drained; tell b1 inactive
     ; assign 4 to a1@2; status Ready
   = counts a:5 b:0 c:0
 

@@ -15,14 +15,12 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
 
 from coordinator.core import machine
-from coordinator.core.actions import Fence
 from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import (
     Event,
@@ -41,7 +39,6 @@ from tests.coordinator.modelcheck.world import (
     NAMES,
     SETTINGS,
     Around,
-    Asked,
     Kept,
     World,
     Wrong,
@@ -101,7 +98,6 @@ class Explorer:
         for access in AccessType:
             empty = GroupState(
                 queue_id="q",
-                incarnation="1",
                 settings=SETTINGS[access],
                 partitions={number: Partition(partition=number) for number in range(self.partitions)},
             )
@@ -165,9 +161,11 @@ class Explorer:
                 at = around[number]
                 if (at.epoch, at.owner) == (partition.to_epoch, partition.to):
                     return self._event(world, self._fenced(number, at))
-                for fence in at.fences:
-                    if fence.epoch == partition.to_epoch and fence.to == partition.to:
-                        return self._around(world, number, outside.land(at, fence), "the fence lands")
+                wanted = outside.asked(partition)
+                if wanted in at.fences:
+                    if outside.is_held_up(at, wanted):
+                        continue  # until its time is over
+                    return self._around(world, number, outside.land(at, wanted), "the fence lands")
                 raise Wrong(f"partition {number} waits for a fence that cannot land: {partition}, {at}")
         due_s = machine.next_deadline(state)
         if due_s is None:
@@ -193,11 +191,11 @@ class Explorer:
                 yield self._event(world, FlowExpired(flow=name, instance=flow.instance))
 
     def _reports(self, world: World) -> Iterator[Move]:
-        """A leader reports what it sees in records and checkpoints, be it asked for or not."""
+        """A leader reports what it sees in checkpoints, be it asked for or not."""
         state, around = world
         for number, partition in state.partitions.items():
             at = around[number]
-            if partition.phase in {Phase.OWNED, Phase.PAUSED}:
+            if partition.phase in {Phase.OWNED, Phase.PAUSED} and outside.is_drained(partition, at):
                 drained = PartitionDrained(partition=number, epoch=partition.epoch)
                 if partition.phase is Phase.PAUSED:
                     yield self._event(world, drained)
@@ -217,10 +215,17 @@ class Explorer:
         self._new_leader(state, around)
 
     def _outside(self, world: World) -> Iterator[Move]:
-        """Fences land: no event of the core."""
-        for number, at in enumerate(world.around):
-            for fence in filter(partial(outside.can_land, at), at.fences):
-                yield self._around(world, number, outside.land(at, fence), "a fence lands")
+        """Messages are delivered and acknowledged, fences land: no event of the core."""
+        state, around = world
+        for number, at in enumerate(around):
+            partition = state.partitions.get(number)
+            if partition is not None and outside.may_deliver(partition, at):
+                yield self._around(world, number, outside.deliver(at), "a message is delivered")
+            for after in outside.writes(at):
+                yield self._around(world, number, after, "the owner writes the checkpoint")
+            for fence in at.fences:
+                if outside.can_land(at, fence) and not outside.is_held_up(at, fence):
+                    yield self._around(world, number, outside.land(at, fence), "a fence lands")
 
     def _alterations(self, world: World) -> Iterator[Move]:
         state = world.state
@@ -248,8 +253,8 @@ class Explorer:
 
     @staticmethod
     def _changes_nothing(state: GroupState, event: Event) -> None:
-        after, actions = machine.decide(state, event, 0.0)
-        if after is not state or actions:
+        after, told = machine.decide(state, event, 0.0)
+        if after is not state or told:
             raise Wrong(f"{event} was not asked for and changed {state} to {after}")
 
     @staticmethod
@@ -262,14 +267,14 @@ class Explorer:
 
     def _event(self, world: World, event: Event, now_s: float = 0.0) -> Move:
         before = world.state
-        after, actions = machine.decide(before, event, now_s)
-        around = list(world.around)
-        for fence in actions:
-            if isinstance(fence, Fence):
-                at, flying = around[fence.partition], Asked(fence.to, fence.epoch, fence.owner, fence.owner_epoch)
-                around[fence.partition] = at._replace(fences=(*at.fences, flying))
-        check_step(before, after, event, now_s)
-        return Move((event, actions), World(after, tuple(around)))
+        after, told = machine.decide(before, event, now_s)
+        around = world.around
+        if after.partitions is not before.partitions:
+            known = {number: outside.asked(each) for number, each in before.partitions.items()}
+            new = [each for each in machine.pending(after) if outside.asked(each) != known.get(each.partition)]
+            around = _asked(around, new)
+            check_step(before, after, event, now_s)
+        return Move((event, told), World(after, around))
 
     # --- the way to a state -------------------------------------------------------------------------------------------
 
@@ -289,8 +294,16 @@ class Explorer:
 def _words(what: object) -> str:
     if not isinstance(what, tuple):
         return str(what)
-    event, actions = what
-    return "\n    ".join([str(event), *[str(action) for action in actions]])
+    event, told = what
+    return "\n    ".join([str(event), *map(str, told)])
+
+
+def _asked(around: tuple[Around, ...], fences: list[Partition]) -> tuple[Around, ...]:
+    changed = list(around)
+    for fence in fences:
+        at = changed[fence.partition]
+        changed[fence.partition] = at._replace(fences=(*at.fences, outside.asked(fence)))
+    return tuple(changed)
 
 
 @pytest.mark.conformance("REB-15", "HAN-09")
@@ -298,7 +311,7 @@ def _words(what: object) -> str:
 def test_one_partition_to_the_end(flows: int) -> None:
     result = Explorer(flows=flows, partitions=1, limit=8000).run()
     assert result.complete
-    assert result.states > 400
+    assert result.states > 700
     assert result.longest_way_to_ready <= 6
 
 

@@ -1,9 +1,16 @@
-"""What surrounds the core in the model check: checkpoints and fences in flight; and one name for all states that differ
-only in names. What becomes of messages is for `tests/world`; here it may have been acknowledged, or not, at any time.
+"""What surrounds the core in the model check: checkpoints, fences in flight, one message per partition; and one name
+for all states that differ only in names.
 
-It is written from the rules of the stores, without a look at what the core believes: a fence that was asked for once
-may land at any time after, any number of times, by whichever leader. It is refused by an epoch that is higher, and by
-its own one unless the former instance of the same flow has it.
+What surrounds it is written from the rules of the stores and the sessions, without a look at what the core believes:
+
+- A flow raises the checkpoint that names it, whatever the state says by then; it delivers while it is raised and the
+  state says that exactly this instance owns the partition. It closes it when it has nothing in hand.
+- An acknowledgement counts while the checkpoint has the flow and epoch that delivered, however late it comes.
+- A fence that was asked for once may land at any time after, any number of times, by whichever leader. It is refused by
+  an epoch that is higher, and by its own one unless the former instance of the same flow has it; a drained one by a
+  checkpoint that is open. It marks what may have been delivered.
+- Every partition has one message that is next. A flow that delivers what was delivered before must be told by the
+  checkpoint that it is delivered again.
 """
 
 from __future__ import annotations
@@ -34,13 +41,18 @@ class Asked(NamedTuple):
     epoch: int
     owner: Owner | None
     owner_epoch: int
+    drained: bool = False
 
 
 class Around(NamedTuple):
-    """What is true of one partition outside the state. `epoch` and `owner` are the checkpoint's."""
+    """What is true of one partition outside the state. `epoch`, `owner` and `is_open` are the checkpoint's."""
 
     epoch: int = 0
     owner: Owner | None = None
+    is_open: bool = False  # its owner may have delivered the next message
+    delivered: bool = False  # somebody has delivered the next message
+    marked: bool = False  # the checkpoint says that the next message may have been delivered
+    in_hand: bool = False  # its owner has delivered it and not acknowledged it
     fences: tuple[Asked, ...] = ()  # in flight, and able to change something
 
 
@@ -48,17 +60,60 @@ class Wrong(Exception):
     """Something that must never be is."""
 
 
+def asked(partition: Partition) -> Asked:
+    """The fence that a partition waits for, as it flies."""
+    return Asked(partition.to, partition.to_epoch, partition.owner, partition.epoch, partition.drained)
+
+
 def can_land(around: Around, fence: Asked) -> bool:
-    """Whether the fence would change the checkpoint; one that is in place already changes nothing."""
+    """Whether the fence would change the checkpoint, now or once it is closed; one that is in place changes nothing."""
     if fence.epoch != around.epoch:
         return fence.epoch > around.epoch
     return fence.epoch == fence.owner_epoch and fence.to != around.owner == fence.owner
 
 
+def is_held_up(around: Around, fence: Asked) -> bool:
+    """A drained fence waits until the checkpoint is closed."""
+    return fence.drained and around.is_open
+
+
 def land(around: Around, fence: Asked) -> Around:
-    """The fence lands: the checkpoint names `to`."""
-    after = around._replace(epoch=fence.epoch, owner=fence.to)
+    """The fence lands: the checkpoint names `to`, and what the former owner may have delivered is marked."""
+    marked = around.marked or around.is_open
+    after = around._replace(epoch=fence.epoch, owner=fence.to, marked=marked, in_hand=False)
     return after._replace(fences=tuple(other for other in after.fences if can_land(after, other)))
+
+
+def may_deliver(partition: Partition, around: Around) -> bool:
+    """Whether the owner may deliver the next message, and has not done so."""
+    is_its = around.owner is not None and (around.owner, around.epoch) == (partition.owner, partition.epoch)
+    return partition.phase is Phase.OWNED and is_its and around.is_open and not around.in_hand
+
+
+def deliver(around: Around) -> Around:
+    """The owner delivers the next message."""
+    if around.delivered and not around.marked:
+        raise Wrong("a message is delivered again without being marked")
+    return around._replace(delivered=True, in_hand=True)
+
+
+def writes(around: Around) -> Iterator[Around]:
+    """What the owner may write: it raises, acknowledges what it has in hand (then the next message is another one,
+    which nobody has seen), or closes.
+    """
+    if around.owner is None:
+        return
+    if not around.is_open:
+        yield around._replace(is_open=True)
+    elif around.in_hand:
+        yield around._replace(delivered=False, marked=False, in_hand=False)
+    else:
+        yield around._replace(is_open=False)
+
+
+def is_drained(partition: Partition, around: Around) -> bool:
+    """What a leader sees in the checkpoint: its owner has nothing in hand."""
+    return not around.is_open and (around.owner, around.epoch) == (partition.owner, partition.epoch)
 
 
 def wrongs(partition: Partition | int | None, around: Around) -> Iterator[str]:
@@ -75,8 +130,7 @@ def wrongs(partition: Partition | int | None, around: Around) -> Iterator[str]:
             yield f"the fence that is asked for is not the highest: {partition}, {around}"
         if mark == (partition.to_epoch, partition.to):
             return
-        wanted = Asked(partition.to, partition.to_epoch, partition.owner, partition.epoch)
-        if wanted not in around.fences:
+        if asked(partition) not in around.fences:
             yield f"nobody asked for the fence that is waited for, or it cannot land: {partition}, {around}"
     else:
         if mark != (partition.epoch, partition.owner):
@@ -199,7 +253,6 @@ def world_of(found: Kept) -> World:
     parts = {number: held for number, (held, _) in enumerate(found.parts)}
     state = GroupState(
         queue_id="q",
-        incarnation="1",
         settings=SETTINGS[found.access],
         partitions={number: held for number, held in parts.items() if isinstance(held, Partition)},
         flows={flow.name: flow for flow in found.flows},
@@ -237,6 +290,7 @@ def _what_counts(held: Held, around: Around) -> tuple[Held, Around]:
     return held_now, around._replace(
         epoch=rank[around.epoch],
         owner=None if _between(around.epoch, held) else around.owner,
+        delivered=around.delivered and not around.marked,  # what is marked may be delivered again
         fences=tuple(
             fence._replace(
                 to=None if _between(fence.epoch, held) else fence.to,

@@ -23,12 +23,10 @@ from partq_spark.group.documents.api import (
     Documents,
     Listing,
     Load,
-    Names,
     Remove,
     Swap,
     Value,
 )
-from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import ObjectStore
@@ -36,6 +34,7 @@ from partq_spark.objects.api import UNCHANGED
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import KEY
 from tests.objects.conftest import azure_store
+from tests.support.documents import MemoryDocuments, MemoryServer
 from tests.support.properties import examples
 
 OTHER = GroupKey(KEY.namespace, KEY.queue, "billing-2")
@@ -72,7 +71,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         documents.close()
 
 
-NAMES: Final = ("state", "leader", "flows/a/i1", "flows/b/i2", "beats/a", "beats/b", "ownership/3", "ownership/12")
+NAMES: Final = ("state", "leader", "beats/a", "beats/b", "ownership/3", "ownership/12")
 Told = dict[str, tuple[str, Value]]
 """The oracle: token and value of each document of a group."""
 
@@ -88,7 +87,7 @@ def an_operation(draw: Random, told: Told) -> DocumentOperation[Any]:
         [
             *[Swap(name, value, expected, optional=draw.random() < 0.2)] * 4,
             *(Load(name), Load(name, known=expected, aged=True), Remove(name, expected)),
-            *(Names(draw.choice(["flows", *LISTED])), Listing(draw.choice(LISTED), aged=draw.random() < 0.5)),
+            Listing(draw.choice(LISTED), aged=draw.random() < 0.5),
         ]
     )
 
@@ -119,8 +118,6 @@ def check(told: Told, operations: Sequence[DocumentOperation[Any]], answers: Seq
             else:
                 assert answer[:3] == (operation.name, token, value)
                 assert 0 <= answer.age_s < 30
-        elif isinstance(operation, Names):
-            assert sorted(answer) == sorted(name for name in told if name.startswith(below))
         else:
             there = {name: each for name, each in told.items() if name.startswith(below)}
             assert {found.name: (found.token, found.value) for found in answer} == there
@@ -143,7 +140,7 @@ def test_any_operations_of_several_users_have_the_answers_of_a_dictionary(openin
             check(groups[group], asked, draw.choice(users).ask(group, *asked))
         users[0].drop(KEY)
         groups[KEY].clear()
-        everything: list[DocumentOperation[Any]] = [*map(Load, NAMES), Names("flows"), *map(Listing, LISTED)]
+        everything: list[DocumentOperation[Any]] = [*map(Load, NAMES), *map(Listing, LISTED)]
         for group, told in groups.items():
             check(told, everything, users[1].ask(group, *everything))
 
@@ -174,7 +171,7 @@ def test_of_many_that_swap_one_version_one_wins(opening: Open) -> None:
 
 def test_all_users_see_one_life_and_a_place_that_a_person_finds(opening: Open) -> None:
     first, second = opening(None), opening(None)
-    assert first.incarnation() == second.incarnation() == first.incarnation() != ""
+    assert first.lives == second.lives == 0
     for words in ("default/orders/billing", "beats"):
         assert words in first.where(KEY, "beats/a")
 

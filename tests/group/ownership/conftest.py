@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, OwnershipRecord
+from partq_spark.group.model import FlowRecord, GroupKey, Lease, OwnershipRecord, Progress
 from partq_spark.group.ownership import Beat, Ownership, StateDocument
 from tests.support.servers import RedisServer, running
 
@@ -17,17 +17,16 @@ KEY = GroupKey("default", "orders", "billing")
 _instances = itertools.count(1)
 
 
-def a_record(flow: str = "billing-1", instance: str | None = None, **deliveries: Delivery) -> FlowRecord:
-    """A record that is bound, of an instance of its own; `p3=delivery(…)` is what it did with partition 3."""
+def a_record(flow: str = "billing-1", instance: str | None = None, **progress: Progress) -> FlowRecord:
+    """What a flow says that is bound, of an instance of its own; `p3=Progress(…)`: how far it is with partition 3."""
     return FlowRecord(
         flow=flow,
         instance=instance or f"{next(_instances):016x}",
         queue_id="0123456789abcdef",
-        incarnation="life",
         bound=True,
         session_timeout_s=10.0,
         mapping={7: 3},
-        deliveries={int(name[1:]): one for name, one in deliveries.items()},
+        progress={int(name[1:]): one for name, one in progress.items()},
     )
 
 
@@ -35,11 +34,6 @@ def last_beat(store: Ownership, key: GroupKey, flow: str = "billing-1") -> Beat 
     """What a bind of that name has to present as `replaces`."""
     found = store.read_flow(key, flow)
     return found[1] if found is not None else None
-
-
-def delivery(delivered: int, acknowledged: int = 0, epoch: int = 1) -> Delivery:
-    """How far a flow is."""
-    return Delivery(epoch=epoch, delivered=delivered, acknowledged=acknowledged)
 
 
 RECORD = a_record()
@@ -56,7 +50,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
-    """Every call of the contract but `wait_news` and `incarnation`, as it would be done on a group that is running."""
+    """Every call of the contract but `wait_news`, as it would be done on a group that is running."""
     lease = Lease(token="l", name="n", beat=1)
     claim = OwnershipRecord(key=KEY, partition=0, owner=None, epoch=1, version="", modified="")
     return {
@@ -64,13 +58,9 @@ def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
         "swap_state": lambda: store.swap_state(KEY, b"{}", token="t2", expected="t1"),
         "read_flows": lambda: store.read_flows(KEY),
         "read_flow": lambda: store.read_flow(KEY, "billing-1"),
-        "read_beats": lambda: store.read_beats(KEY),
         "look_at_flows": lambda: store.look_at_flows(KEY),
         "bind": lambda: store.bind(KEY, RECORD, replaces=None),
-        "beat": lambda: store.beat(KEY, "billing-1", ME),
-        "deliver": lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1"),
-        "report": lambda: store.report(KEY, "billing-1", ME, {1: delivery(1)}),
-        "note": lambda: store.note(KEY, "billing-1", ME, "slow"),
+        "beat": lambda: store.beat(KEY, RECORD),
         "unbind": lambda: store.unbind(KEY, "billing-1", ME),
         "forget_flow": lambda: store.forget_flow(KEY, "billing-1", ME, state_token="t1"),
         "read_lease": lambda: store.read_lease(KEY),

@@ -16,7 +16,7 @@ from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects import Document
-from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, begin, delivery, last_beat, verbs
+from tests.group.ownership.conftest import KEY, RECORD, begin, verbs
 from tests.group.ownership.redis_servers import an_object_store
 from tests.group.test_checkpoints import Lossy
 from tests.log.queues import lost, once
@@ -111,18 +111,13 @@ def test_ages_grow_until_a_document_is_written_again(recorded: Hooked) -> None:
 
 def test_what_each_verb_costs(recorded: Hooked, flow: Ownership, leader: Ownership) -> None:
     leader.take_lease(KEY, LEASE, expected=None)
-    flow.beat(KEY, "billing-1", ME)
+    flow.beat(KEY, RECORD)
     leader.renew_lease(KEY, replace(LEASE, beat=1))
-    leader.read_flows(KEY)
-    write, heart, look = f"swap flows/billing-1/{ME}", "swap beats/billing-1", "load state"
+    heart, look = "swap beats/billing-1", "load state"
     costs: list[tuple[Callable[[], object], list[str]]] = [
-        (lambda: flow.beat(KEY, "billing-1", ME), [heart, look]),
-        (lambda: flow.report(KEY, "billing-1", ME, {1: delivery(1)}), [write, heart]),
-        (lambda: flow.deliver(KEY, "billing-1", ME, {1: delivery(2)}, state_token="t1"), [write, heart, look]),
+        (lambda: flow.beat(KEY, RECORD), [heart, look]),
         (lambda: flow.read_state(KEY, known="t1"), [look]),
         (lambda: leader.renew_lease(KEY, replace(LEASE, beat=2)), ["swap leader", "list beats/", look]),
-        (lambda: leader.read_flows(KEY), ["list beats/", f"load flows/billing-1/{ME}"]),
-        (lambda: flow.beat(KEY, "billing-1", ME), [heart, look]),
         (lambda: leader.read_flows(KEY), ["list beats/"]),
         (lambda: flow.swap_state(KEY, b"{}", token="t2", expected="t1"), ["swap state"]),
     ]
@@ -133,62 +128,6 @@ def test_what_each_verb_costs(recorded: Hooked, flow: Ownership, leader: Ownersh
 
 
 # --- somebody steps in ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "read",
-    [lambda leader: leader.read_flows(KEY)["billing-1"], lambda leader: (leader.read_flow(KEY, "billing-1") or [0])[0]],
-)
-def test_a_reader_that_meets_a_bind_follows_it(
-    recorded: Hooked, flow: Ownership, leader: Ownership, read: Callable[[Ownership], object]
-) -> None:
-    """Between the heartbeat and the record, another instance binds and removes its predecessor's record."""
-    second = a_record()
-    flow.unbind(KEY, "billing-1", ME)
-    recorded.before = once("load", ME, lambda: flow.bind(KEY, second, replaces=last_beat(flow, KEY)))
-    assert read(leader) == second
-
-
-def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(
-    recorded: Hooked, flow: Ownership, leader: Ownership
-) -> None:
-    """One beat fails, the next reads both documents anew and gives the record that is still there a token, which a
-    leader keeps; then the record is swapped.
-    """
-
-    def beat_twice() -> None:
-        recorded.before = once("swap", "beats/billing-1", lost)
-        with pytest.raises(Unavailable):
-            flow.beat(KEY, "billing-1", ME)
-        flow.beat(KEY, "billing-1", ME)
-        assert leader.read_flows(KEY)["billing-1"].deliveries == {}
-
-    recorded.before = once("swap", ME, beat_twice)
-    assert flow.deliver(KEY, "billing-1", ME, {1: delivery(99, 50)}, state_token="t1")
-    assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(99, 50)}
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_bind_removes_what_earlier_tries_left_behind(recorded: Hooked, when: str) -> None:
-    """The answer to a bind, or to the removal of the former instance's record, does not come."""
-    store = in_objects(recorded)
-    strike = [("swap", "beats/"), ("swap", "beats/"), ("delete", "flows/")]
-
-    def fail(verb: str, name: str) -> None:
-        if strike and verb == strike[0][0] and strike[0][1] in name:
-            strike.pop(0)
-            raise Unavailable("nobody knows")
-
-    setattr(recorded, when, fail)
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
-    store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
-    assert not strike
-    last = a_record()
-    store.bind(KEY, last, replaces=last_beat(store, KEY))
-    assert {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")} == {last.instance}
-    assert store.read_flows(KEY) == {"billing-1": last}
 
 
 def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Hooked, leader: Ownership) -> None:
@@ -211,10 +150,10 @@ def test_a_beat_that_counts_was_written_since_its_call_began() -> None:
     flow, leader = in_objects(away), in_objects(away)
     begin(flow)
     away.losses.extend(["late", "request"])
-    for name in ("beat", "report"):
+    for name in ("beat", "beat"):
         with pytest.raises(Unavailable):
             verbs(flow)[name]()
     away.late.popleft()()
-    landed = leader.read_beats(KEY)["billing-1"].token
-    flow.beat(KEY, "billing-1", ME)
-    assert leader.read_beats(KEY)["billing-1"].token != landed
+    landed = leader.look_at_flows(KEY).beats["billing-1"].token
+    flow.beat(KEY, RECORD)
+    assert leader.look_at_flows(KEY).beats["billing-1"].token != landed

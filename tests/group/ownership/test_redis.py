@@ -18,7 +18,7 @@ import pytest
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
 from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
-from tests.group.ownership.conftest import KEY, ME, a_record, begin, delivery, last_beat, token_of, verbs
+from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, begin, last_beat, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, command, open_redis
 from tests.support.servers import RedisServer, running
 from tests.support.waiting import wait_until
@@ -77,10 +77,7 @@ def test_that_it_began_anew_is_noticed_by_every_call_before_it_does_anything(
 ) -> None:
     """Nobody called in between. What was reported last is gone."""
     replica: RedisServer | None = request.getfixturevalue("replica") if "over" in how else None
-    other = open_redis(server)
     for name, verb in verbs(store).items():
-        life = store.incarnation()
-        assert other.incarnation() == life, "all users give it the same name"
         if token_of(store) is None:
             begin(store)
         if replica is not None:
@@ -88,46 +85,43 @@ def test_that_it_began_anew_is_noticed_by_every_call_before_it_does_anything(
             promote(replica)
         elif how != "empty":
             command(server, "SAVE")
-        store.report(KEY, "billing-1", ME, {1: delivery(30)})
+        store.beat(KEY, replace(RECORD, note="slow"))
         if replica is not None:
             follow(server, replica)
             promote(server)  # under the same `run_id`, and every connection lives on
         else:
             server.kill()
             server.start()
-        with pytest.raises(Reincarnated, match=f"restarted or replaced.*{life}"):
+        lives = store.lives
+        with pytest.raises(Reincarnated, match="restarted or replaced"):
             verb()
+        assert store.lives == lives + 1, name
         if how == "empty":
             assert command(server, "DBSIZE") == 0, name
-        assert store.incarnation() == other.incarnation() != life, name
-        if how == "empty":
             assert store.read_state(KEY) is None
             with pytest.raises(Fenced):
-                store.beat(KEY, "billing-1", ME)
+                store.beat(KEY, RECORD)
         else:
             assert token_of(store) == "t1", name
-            assert store.read_flows(KEY)["billing-1"].deliveries == {}, name
+            assert store.read_flows(KEY)["billing-1"].note == "", name
         if replica is not None:
             follow(replica, server)
-    other.close()
 
 
 @pytest.mark.conformance("OWN-03")
-@pytest.mark.parametrize("lost", ["FLUSHALL", "DEL {group}:flows", "DEL {group}:beats"])
+@pytest.mark.parametrize("lost", ["FLUSHALL", "DEL {group}:beats"])
 def test_what_was_flushed_or_evicted_looks_as_if_it_never_was_and_a_flow_binds_anew(
     server: RedisServer, store: Ownership, lost: str
 ) -> None:
-    life = store.incarnation()
     begin(store)
     store.take_lease(KEY, LEASE, expected=None)
     command(server, *lost.format(group=f"partq:{{{STORE_ID}/{KEY}}}").split())
-    assert store.incarnation() == life
     other = open_redis(server)
     assert not any(record.bound for record in other.read_flows(KEY).values()), "its coordinator lets it go"
     assert other.forget_flow(KEY, "billing-1", ME, state_token="t1") is (lost != "FLUSHALL"), "it does so"
-    for verb in ("beat", "deliver", "report", "note"):
-        with pytest.raises(Fenced):
-            verbs(store)[verb]()
+    with pytest.raises(Fenced):
+        store.beat(KEY, RECORD)
+    assert store.lives == 0, "and nobody can tell"
     if lost == "FLUSHALL":
         assert store.read_state(KEY) is None
         with pytest.raises(Conflict):
@@ -144,9 +138,8 @@ def test_scripts_and_idle_connections_that_are_lost_are_replaced_before_anything
     begin(store)
     for _ in range(3):
         command(server, *lost.split())
-        assert store.beat(KEY, "billing-1", ME) == "t1"
-        assert store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1")
-    assert store.read_flows(KEY)["billing-1"].deliveries == {1: delivery(1)}
+        assert store.beat(KEY, RECORD) == "t1"
+    assert store.read_flows(KEY) == {"billing-1": RECORD}
 
 
 # --- it takes nothing for now -----------------------------------------------------------------------------------------
@@ -160,14 +153,13 @@ def test_a_replica_is_read_and_not_written_and_another_life_once_it_is_the_maste
     wait_for(replica, server)
     other = open_redis(replica)
     assert token_of(other) == "t1"
-    for name in ("swap_state", "beat", "deliver", "unbind", "take_lease"):
+    for name in ("swap_state", "beat", "unbind", "take_lease"):
         with pytest.raises(Unavailable, match="read-only replica"):
             verbs(other)[name]()
     promote(replica)
     with pytest.raises(Reincarnated):
-        other.beat(KEY, "billing-1", ME)
-    other.incarnation()
-    assert other.beat(KEY, "billing-1", ME) == "t1"
+        other.beat(KEY, RECORD)
+    assert other.beat(KEY, RECORD) == "t1"
     other.close()
 
 
@@ -186,14 +178,14 @@ def test_where_nothing_can_be_written_it_is_said_and_nothing_is_half_done(
     before = store.read_flows(KEY), token_of(store)
     command(server, "CONFIG", "SET", setting, value)
     calls = verbs(store) | {"bind": lambda: store.bind(KEY, a_record("billing-2"), replaces=None)}
-    for name in ("swap_state", "beat", "deliver", "report", "unbind", "take_lease", "bind"):
+    for name in ("swap_state", "beat", "unbind", "take_lease", "bind"):
         with pytest.raises(Unavailable, match=says):
             calls[name]()
     assert calls["claim_ownership"]() == {}
     assert (store.read_flows(KEY), token_of(store)) == before
     command(server, "CONFIG", "SET", setting, usually)
     assert store.list_ownership(KEY) == {}
-    assert store.beat(KEY, "billing-1", ME) == "t1"
+    assert store.beat(KEY, RECORD) == "t1"
 
 
 # --- it does not answer -----------------------------------------------------------------------------------------------
@@ -201,9 +193,8 @@ def test_where_nothing_can_be_written_it_is_said_and_nothing_is_half_done(
 
 def test_a_redis_that_stands_still_ends_every_call_in_time(server: RedisServer) -> None:
     store = open_redis(server, call_timeout_s=0.1)
-    store.incarnation()
     begin(store)
-    calls = {**verbs(store), "incarnation": store.incarnation}
+    calls = verbs(store)
     del calls["claim_ownership"]  # an unknown outcome is no error there
     server.freeze()
     try:
@@ -217,7 +208,6 @@ def test_a_redis_that_stands_still_ends_every_call_in_time(server: RedisServer) 
         assert time.monotonic() - started_s < 0.6
     finally:
         server.thaw()
-    assert store.incarnation()
     assert token_of(store) == "t1"
     store.close()
 
@@ -225,9 +215,8 @@ def test_a_redis_that_stands_still_ends_every_call_in_time(server: RedisServer) 
 def test_one_that_is_not_there_is_named_and_its_news_come_again_with_it(server: RedisServer, store: Ownership) -> None:
     begin(store)
     server.kill()
-    for verb in (lambda: store.read_state(KEY), store.incarnation):
-        with pytest.raises(Unavailable, match=rf"redis://127\.0\.0\.1:{server.port}/0 cannot be reached.*refused"):
-            verb()
+    with pytest.raises(Unavailable, match=rf"redis://127\.0\.0\.1:{server.port}/0 cannot be reached.*refused"):
+        store.read_state(KEY)
     assert store.wait_news(0.05) is store.wait_news(0.05) is None
     server.start()
     assert store.wait_news(5) is None, "subscribed again: look at everything"
@@ -239,11 +228,11 @@ def test_more_threads_than_connections_wait_for_their_turn(server: RedisServer, 
 
     def beat(_: int) -> None:
         for _ in range(50):
-            assert store.beat(KEY, "billing-1", ME) == "t1"
+            assert store.beat(KEY, RECORD) == "t1"
 
     with ThreadPoolExecutor(40) as pool:
         assert len(list(pool.map(beat, range(40)))) == 40
-    assert store.beat(KEY, "billing-1", ME) == "t1"
+    assert store.beat(KEY, RECORD) == "t1"
     assert len(command(server, "CLIENT", "LIST").splitlines()) <= 17
 
 
@@ -253,7 +242,7 @@ def test_a_fork_speaks_on_connections_of_its_own(store: Ownership) -> None:
     if child == 0:
         try:
             for _ in range(200):
-                assert store.beat(KEY, "billing-1", ME) == "t1"
+                assert store.beat(KEY, RECORD) == "t1"
             os._exit(0)
         finally:
             os._exit(1)
@@ -272,12 +261,13 @@ def test_what_happened_though_no_answer_came_is_settled_by_reading_or_repeating(
     begin(store)
     claim = OwnershipRecord(key=KEY, partition=3, owner=None, epoch=1, version="", modified="")
     bind = partial(store.bind, KEY, new, replaces=last_beat(store, KEY))
-    deliver = partial(store.deliver, KEY, "billing-1", new.instance, {1: delivery(5)}, state_token="t2")
+    later = replace(new, note="slow")
+    beat = partial(store.beat, KEY, later)
     swap_state = partial(store.swap_state, KEY, b"{}", token="t2", expected="t1")
     looks: list[tuple[Callable[[], object], Callable[[], bool]]] = [
         (swap_state, lambda: token_of(store) == "t2"),
         (bind, lambda: bind() is None and store.read_flows(KEY) == {"billing-1": new}),
-        (deliver, lambda: deliver() and store.read_flows(KEY)["billing-1"].deliveries == {1: delivery(5)}),
+        (beat, lambda: beat() == "t2" and store.read_flows(KEY) == {"billing-1": later}),
         (partial(store.take_lease, KEY, LEASE, expected=None), lambda: store.read_lease(KEY) is not None),
         (partial(store.claim_ownership, [claim]), lambda: list(store.list_ownership(KEY)) == [3]),
     ]
