@@ -17,19 +17,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinator.figures import Figures
-from coordinator.health import Answers, access_beside_health
+from coordinator.health import Answers, Decisions, PageServer, access_beside_health, serve
 from coordinator.logs import Log, coordinator_logger, one_line, print_lines
-from coordinator.measuring import DOCUMENT_OPERATIONS, STORE_OPERATIONS, measured
+from coordinator.measuring import DOCUMENT_OPERATIONS, STORE_OPERATIONS, Tally, measured
 from coordinator.metrics import samples
-from coordinator.page import Decisions, PageServer, serve
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
-from coordinator.tally import Tally
 from partq_spark import __version__
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.base.metrics import Exposition
-from partq_spark.base.streams import open_standard_streams
-from partq_spark.base.terminal import printable
+from partq_spark.base.process import open_standard_streams
+from partq_spark.base.words import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 from partq_spark.page.access import TOKEN_VARIABLE

@@ -6,15 +6,18 @@ the fences of a group side by side, simulations one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
+from coordinator.core.events import CheckpointAhead, Event, FenceStuck, PartitionFenced
 from coordinator.logs import Log
-from partq_spark.base.errors import Conflict, PartqError
-from partq_spark.base.side_by_side import RunAll
+from partq_spark.base.effects import RunAll
+from partq_spark.base.errors import Conflict, PartqError, Unavailable
+from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused, NotDrained
-from partq_spark.group.model import Partition
+from partq_spark.group.model import GroupKey, GroupState, Partition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,3 +93,84 @@ def _confirm(fence: Partition, found: Checkpoint | None, is_asked_for: Callable[
     here = (found.owner, found.epoch) if found is not None else (None, 0)
     if here != (fence.owner, fence.epoch) and not is_asked_for():
         raise Conflict("the group's state is another one now, and does not ask for this fence")
+
+
+# --- fences that failed -----------------------------------------------------------------------------------------------
+
+# Fences that failed: when each is tried again, and from when on nobody else waits for it. No I/O.
+#
+# One checkpoint that is damaged, or that may not be written, is no reason for the others to wait (REB-15, HAN-04).
+
+
+STUCK_AFTER_S: Final = 3.0
+"""What a store may mend by itself is waited for so long: as long as a handoff takes by default."""
+
+MOST_WORDS: Final = 400
+"""Of what is wrong: it is kept in the group's state."""
+
+
+def first_stuck(key: GroupKey, state: GroupState | None) -> str:
+    """What is wrong with the first partition that is stuck; empty if none is."""
+    partitions = state.partitions.values() if state is not None else ()
+    return next((f"group {key}, partition {each.partition}: {each.stuck}" for each in partitions if each.stuck), "")
+
+
+@dataclass(slots=True)
+class _Failing:
+    retry: Retry
+    due_s: float = 0.0
+
+
+class FenceRetries:
+    """Of one group, by one leader."""
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        """Between two tries of one fence: `first_s`, doubled each time, at most `most_s`."""
+        self._first_s = first_s
+        self._most_s = most_s
+        self._failing: dict[int, _Failing] = {}
+
+    def forget(self) -> None:
+        """Everything is tried at once."""
+        self._failing.clear()
+
+    def due(self, fences: Iterable[Partition], now_s: float) -> list[Partition]:
+        """Those that have not failed, and those whose time has come."""
+        return [
+            fence
+            for fence in fences
+            if (failing := self._failing.get(fence.partition)) is None or failing.due_s <= now_s
+        ]
+
+    def next_s(self, fences: Iterable[Partition], now_s: float) -> float:
+        """Seconds until the first of them is due; infinity if there are none."""
+        due = (self._failing.get(fence.partition) for fence in fences)
+        return min((max(0.0, each.due_s - now_s) if each is not None else 0.0 for each in due), default=math.inf)
+
+    def tried(
+        self, fences: Collection[Partition], failed: Mapping[int, PartqError], stuck: Collection[int], now_s: float
+    ) -> list[FenceStuck]:
+        """What follows from a try of `fences`, of which those of the partitions `failed` came to nothing. `stuck`: what
+        is so already. What cannot mend by itself is stuck at once.
+        """
+        events: list[FenceStuck] = []
+        for fence in fences:
+            error = failed.get(fence.partition)
+            if error is None:
+                self._failing.pop(fence.partition, None)
+                continue
+            retry = self._again(fence.partition, now_s)
+            passing = isinstance(error, Conflict | Unavailable) and retry.tried_s(now_s) < STUCK_AFTER_S
+            if fence.partition not in stuck and not passing:
+                reason = " ".join(str(error).split())[:MOST_WORDS]
+                events.append(FenceStuck(partition=fence.partition, epoch=fence.to_epoch, reason=reason))
+        return events
+
+    def _again(self, partition: int, now_s: float) -> Retry:
+        failing = self._failing.get(partition)
+        if failing is None:
+            # The whole pause each time: nobody else tries this fence.
+            failing = self._failing[partition] = _Failing(Retry(first_s=self._first_s, most_s=self._most_s, least=1.0))
+        failing.retry.failed(now_s)
+        failing.due_s = now_s + (failing.retry.pause_s(now_s, max) or 0.0)
+        return failing.retry

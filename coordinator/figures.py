@@ -14,10 +14,9 @@ from typing import Final, Protocol
 
 from coordinator.heads import GroupFacts
 from coordinator.health import Status
-from coordinator.measuring import Calls
+from coordinator.measuring import Calls, Tally
 from coordinator.metrics import CallFigures, GroupFigures, PartitionFigures, Picture, QueueFigures
 from coordinator.runtime import GroupRuntime
-from coordinator.tally import Tally
 from partq_spark import __version__
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import PartqError, Unavailable

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from coordinator.core.events import NOBODY, Told
 from coordinator.core.handoff import Cause
-from coordinator.core.told import NOBODY, Told
 from partq_spark.base.metrics import Distribution, Histogram, Metric
 from partq_spark.group.model import GroupState, Phase
 

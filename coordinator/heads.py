@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
 
-from coordinator.due_housekeeping import QueueFacts, queue_facts
+from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid
 from partq_spark.group.model import AccessType, GroupKey, GroupSettings
 from partq_spark.log import layouts, names
+from partq_spark.log.clocks import published_by
 from partq_spark.log.codec import decode_head
 from partq_spark.log.groups import group_kind
 from partq_spark.log.model import Group, Head, group_start
@@ -129,3 +132,127 @@ class Heads:
         if seen is None or key not in seen.groups:
             raise Invalid(f"group {key} was deleted, or is shared in another way now: its flows end")
         return seen.groups[key]
+
+
+# --- which housekeeping is due ----------------------------------------------------------------------------------------
+
+# Which housekeeping is due for which queue: trimming by retention, compaction, collection. Pure: times are arguments.
+#
+# What is known of a queue is what the last look at its head showed, in a few numbers. Being wrong costs a request: each
+# task decides by the head itself, and changes it by compare-and-swap. `housekeeper` does what is due here.
+
+
+RETAIN_LEAST_S: Final = 5.0
+RETAIN_MOST_S: Final = 60.0
+COMPACT_S: Final = 30.0
+COLLECT_LEAST_S: Final = 30.0
+
+
+class Work(StrEnum):
+    """A kind of task."""
+
+    RETAIN = "retain"
+    COMPACT = "compact"
+    COLLECT = "collect"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueFacts:
+    """A queue as its head was last seen. Times are Unix, microseconds. `oldest_us`: when the oldest message that can
+    be read was published, or earlier; None: there is none. `chunks_us`: the times up to which the first and the last
+    of the head's chunks reach, which are what is compacted; None: there is no chunk.
+    """
+
+    queue_id: str
+    sequence: int
+    retention_s: float | None
+    oldest_us: int | None
+    chunks_us: tuple[int, int] | None
+
+
+class Task(NamedTuple):
+    """What is done for one queue at once. The queue's id is part of it: one made again under the name begins anew."""
+
+    queue: str
+    queue_id: str
+    work: Work
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """When a task ended, by the caller's clock, and the Unix time then. `empty_at`: it found nothing to do in the head
+    with this sequence number. `more`: it did something, and there may be more of it: a compaction takes one run.
+    """
+
+    at_s: float
+    at_us: int
+    empty_at: int | None = None
+    more: bool = False
+
+
+def queue_facts(head: Head) -> QueueFacts:
+    """The facts of one queue."""
+    # By all that the head shows, not by the first: a clock that was wrong once may have dated some years ahead.
+    times = [*(ref.first_time_us for ref in head.tree), *(entry.time_us for entry in head.entries), head.time_us]
+    chunks = published_by([ref.last_time_us for ref in head.tree], min(times[len(head.tree) :]))
+    return QueueFacts(
+        queue_id=head.queue_id,
+        sequence=head.sequence,
+        retention_s=head.config.retention_s,
+        oldest_us=min(times) if head.messages else None,
+        chunks_us=(chunks[0], chunks[-1]) if chunks else None,
+    )
+
+
+def interval_s(work: Work, facts: QueueFacts, settings: Settings) -> float:
+    """The least time between two tasks of a kind."""
+    match work:
+        case Work.RETAIN:
+            return max(RETAIN_LEAST_S, min((facts.retention_s or 0.0) / 4, RETAIN_MOST_S))
+        case Work.COMPACT:
+            return COMPACT_S
+        case Work.COLLECT:
+            return max(COLLECT_LEAST_S, settings.collection_grace_s / 4)
+
+
+def due(
+    queues: Mapping[str, QueueFacts], done: Mapping[Task, Done], settings: Settings, *, now_s: float, now_us: int
+) -> list[Task]:
+    """What is to be done now, longest ago first, what was never done before all else. A compaction that has more to do
+    is due again at once, after all others, so that it keeps up with what is published. `now_us` is the Unix time, for
+    ages of messages alone.
+    """
+    found: list[tuple[float, Task]] = []
+    for name, facts in queues.items():
+        for work in Work:
+            task = Task(name, facts.queue_id, work)
+            last = done.get(task)
+            at_once = last is not None and last.more and work is Work.COMPACT
+            if last is not None and not at_once and now_s - last.at_s < interval_s(work, facts, settings):
+                continue
+            if _is_worth_it(work, facts, last, settings, now_us):
+                found.append((last.at_s if last is not None else float("-inf"), task))
+    return [task for _, task in sorted(found)]
+
+
+def _is_worth_it(work: Work, facts: QueueFacts, last: Done | None, settings: Settings, now_us: int) -> bool:
+    match work:
+        case Work.RETAIN:
+            if facts.retention_s is None or facts.oldest_us is None:
+                return False
+            return facts.oldest_us + int(facts.retention_s * 1_000_000) <= now_us
+        case Work.COMPACT:
+            return facts.chunks_us is not None and _may_compact(facts, facts.chunks_us, last, settings, now_us)
+        case Work.COLLECT:
+            return True
+
+
+def _may_compact(
+    facts: QueueFacts, chunks_us: tuple[int, int], last: Done | None, settings: Settings, now_us: int
+) -> bool:
+    """Something is old enough, and the same head was not looked through before when all of it was."""
+    first_us, last_us = chunks_us
+    age_us = int(settings.compaction_min_age_s * 1_000_000)
+    if first_us + age_us > now_us:
+        return False
+    return last is None or last.empty_at != facts.sequence or last_us + age_us > last.at_us

@@ -17,8 +17,7 @@ from typing import Final
 
 from msgspec import structs
 
-from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due
-from coordinator.heads import Heads
+from coordinator.heads import Done, Heads, QueueFacts, Task, Work, due
 from coordinator.leadership import Leadership
 from coordinator.logs import FieldValue, Log, one_line
 from coordinator.settings import Settings

@@ -6,22 +6,22 @@ A damaged checkpoint says nothing: the others count all the same, and it is look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coordinator.core.differences import CheckpointMark, differences, initial_state
-from coordinator.core.events import Event, QueueAltered
+from coordinator.core.events import Event, FlowBound, FlowExpired, FlowUnbound, QueueAltered, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
-from coordinator.core.told import Told
 from coordinator.heads import GroupFacts
-from coordinator.leadership import Timers, with_timers
+from coordinator.leadership import FailureDetector, Timers, with_timers
 from coordinator.logs import Log
 from partq_spark.base.errors import Corrupt
+from partq_spark.group.checkpoint import done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.model import GroupKey, GroupState
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner
 from partq_spark.group.ownership import Ownership, Pulse, StateDocument
 
 LOOK_S: Final = 5.0  # between two listings while a checkpoint is damaged
@@ -200,3 +200,111 @@ def _what_differs(state: GroupState, facts: GroupFacts, listed: CheckpointMarks)
 def _queue_altered(facts: GroupFacts, listed: CheckpointMarks) -> QueueAltered:
     epochs = {number: mark.epoch for number, mark in listed.marks.items()}
     return QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs)
+
+
+# --- what flows say, as events ----------------------------------------------------------------------------------------
+
+# What has happened to a group, as what flows say and its state say side by side: facts as events. Pure, and without
+# policy.
+
+
+def binds(state: GroupState, flows: Mapping[str, FlowRecord], gone: Collection[Owner]) -> Iterator[Event]:
+    """Flows that left, then flows that came, each by name. `gone`: instances that the group has let go already, whose
+    heartbeats are still to be removed.
+    """
+    for name, flow in sorted(state.flows.items()):
+        record = flows.get(name)
+        if not flow.bound:
+            continue
+        if record is None:
+            yield FlowExpired(flow=name, instance=flow.instance)  # the store lost it: it binds anew if it lives
+        elif not record.bound:
+            # Also where it was bound anew and left again meanwhile: then this instance is gone all the more.
+            yield FlowUnbound(flow=name, instance=flow.instance)
+    for name, record in sorted(flows.items()):
+        known = state.flows.get(name)
+        is_known = known is not None and known.instance == record.instance
+        if not is_known and _is_here(state, record) and Owner(name, record.instance) not in gone:
+            yield FlowBound(flow=name, instance=record.instance, mapping=record.mapping)
+
+
+def leftovers(state: GroupState, flows: Mapping[str, FlowRecord]) -> Iterator[Owner]:
+    """Heartbeats that mean nothing any more: of flows that left and own nothing, and of instances of a former queue."""
+    for name, record in sorted(flows.items()):
+        if name not in state.flows and not _is_here(state, record):
+            yield Owner(name, record.instance)
+
+
+def expired(state: GroupState, flows: Mapping[str, FlowRecord], heartbeats: FailureDetector[Owner]) -> Iterator[Event]:
+    """Flows whose heartbeat was seen to stand still for their session timeout, by this process' clock."""
+    for name, flow in sorted(state.flows.items()):
+        record = flows.get(name)
+        if not flow.bound or record is None or record.instance != flow.instance or not record.bound:
+            continue
+        if heartbeats.still_s(Owner(name, flow.instance)) >= record.session_timeout_s:
+            yield FlowExpired(flow=name, instance=flow.instance)
+
+
+def _is_here(state: GroupState, record: FlowRecord) -> bool:
+    return record.bound and record.queue_id == state.queue_id
+
+
+# --- partitions that the queue has lost -------------------------------------------------------------------------------
+
+# Partitions that a queue has lost by an alteration, and that a group has to deliver to their end first (RES-02).
+#
+# What the group has to deliver are the present partitions and these, as long as they are not finished. Their
+# checkpoints say so, for every leader to find anew, so that nothing has to be remembered; it is, in memory, so that
+# they are listed only while something is about to go.
+
+
+LISTING_S: Final = 1.0  # between two listings
+
+
+class RemovedPartitions:
+    """Of one group, in one process."""
+
+    def __init__(self, checkpoints: Callable[[GroupFacts], CheckpointStore], now_s: Callable[[], float]) -> None:
+        self._make_checkpoints = checkpoints
+        self._now_s = now_s
+        self._finished: dict[int, int] = {}  # partition → where it ends
+        self._for: tuple[str, int] | None = None  # queue, and rewinds that were counted
+        self._looked_s: float | None = None
+
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self._for = None
+
+    def with_unfinished(self, facts: GroupFacts) -> GroupFacts:
+        """The facts, with everything in `partitions` that the group has to deliver. Raises as a listing does.
+
+        All that are found finished at one look go together: one rebalance. A rewind makes all be looked at again.
+        """
+        if not facts.leaving:
+            return facts
+        known_for = (facts.queue_id, facts.rewinds)
+        if known_for != self._for:
+            self._for, self._looked_s = known_for, None
+            self._finished.clear()
+        if self._unfinished(facts) and (self._looked_s is None or self._now_s() - self._looked_s >= LISTING_S):
+            self._looked_s = self._now_s()
+            self._look(facts)
+        present = (number for number in facts.partitions if number not in facts.leaving)
+        return replace(facts, partitions=(*present, *self._unfinished(facts)))
+
+    def finished(self, facts: GroupFacts) -> Mapping[int, int]:
+        """Removed partitions that are known to be finished, and where they end; none if they were rewound since these
+        facts. The fence that lets them go writes that into the checkpoint, so that it can be found anew.
+        """
+        if (facts.queue_id, facts.rewinds) != self._for:
+            return {}
+        return {number: end for number, end in facts.leaving.items() if self._finished.get(number) == end}
+
+    def _unfinished(self, facts: GroupFacts) -> list[int]:
+        return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
+
+    def _look(self, facts: GroupFacts) -> None:
+        found, damaged = self._make_checkpoints(facts).list_readable()
+        for number, end in facts.leaving.items():
+            if number not in damaged and done_to(found.get(number), facts.starts[number]) >= end:
+                self._finished[number] = end

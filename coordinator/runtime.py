@@ -18,24 +18,19 @@ from functools import cached_property
 
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.core.draft import is_in_handoff
-from coordinator.core.events import Event, PartitionDrained, Tick
+from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.core.told import Told
-from coordinator.fence_retries import FenceRetries, first_stuck
-from coordinator.fences import carry_out
+from coordinator.fences import FenceRetries, carry_out, first_stuck
 from coordinator.handoffs import Handoffs
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log
-from coordinator.observe import binds, expired, leftovers
-from coordinator.reconciliation import Reconciliation, is_without_flows
-from coordinator.removed_partitions import RemovedPartitions
+from coordinator.reconciliation import Reconciliation, RemovedPartitions, binds, expired, is_without_flows, leftovers
 from coordinator.settings import Settings
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Conflict, Corrupt
 from partq_spark.base.retry import Retry
-from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Partition, Phase

@@ -22,9 +22,8 @@ from coordinator.logs import Log, one_line
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import Job, Schedule
 from coordinator.settings import Settings
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, in_a_row, side_by_side
 from partq_spark.base.errors import PartqError, Unavailable
-from partq_spark.base.side_by_side import in_a_row, side_by_side
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, Reincarnated

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from coordinator.core import handoff
+from coordinator.core.events import NOBODY, Told
 from coordinator.core.handoff import Cause, Step
-from coordinator.core.told import NOBODY, Told
 from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
 
 

@@ -1,11 +1,13 @@
-"""`decide`, the only way in which a group's state changes, and what a state waits for."""
+"""`decide`, the only way in which a group's state changes, what a state waits for, and what it means that a flow comes
+or goes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
-from coordinator.core import flow_events, rebalance
+from coordinator.core import rebalance
 from coordinator.core.draft import Draft
 from coordinator.core.events import (
     CheckpointAhead,
@@ -18,10 +20,10 @@ from coordinator.core.events import (
     PartitionFenced,
     QueueAltered,
     Tick,
+    Told,
 )
 from coordinator.core.handoff import Cause, Step
-from coordinator.core.told import Told
-from partq_spark.group.model import GroupState, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
 def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Told, ...]]:
@@ -34,9 +36,9 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
     draft = Draft(state, now_s)
     match event:
         case FlowBound():
-            flow_events.bound(draft, event)
+            bound(draft, event)
         case FlowUnbound() | FlowExpired():
-            flow_events.left(draft, event)
+            left(draft, event)
         case PartitionDrained():
             _drained(draft, event)
         case PartitionFenced():
@@ -166,3 +168,82 @@ def _tick(draft: Draft) -> None:
         holdings = draft.holdings()
         reason = rebalance.need(holdings, draft.settings)
         rebalance.start(draft, holdings, f"the rebalance delay is over: {reason}")
+
+
+# --- flows come and go ------------------------------------------------------------------------------------------------
+
+# Flows come and go: what a bind, an unbind and an expiry mean for partitions, before anybody judges balance.
+
+
+_SILENT: Final = "was silent for its session timeout, or is not known any more"
+
+
+def bound(draft: Draft, event: FlowBound) -> None:
+    """A flow's record shows an instance that the state does not know."""
+    former = draft.flows.get(event.flow)
+    if former is not None and former.instance == event.instance:
+        return  # known: bound, or late, since an instance that was given up never comes back
+    returning = _returning(draft, event)
+    if former is not None and former.bound:
+        # Two processes never have one name (FLO-08): a new instance means that the former one is gone.
+        _detach(draft, former, f"{event.flow} was started again")
+        if not returning:
+            _judge(draft)
+    owner = draft.bind(event.flow, event.instance)
+    for number in returning:
+        draft.step(number, Step.FENCE, Cause.RESTORE, f"{event.flow} is back", to=owner)
+    _judge(draft)
+
+
+def left(draft: Draft, event: FlowUnbound | FlowExpired) -> None:
+    """A flow has left or was silent for too long: the same (FLO-06)."""
+    flow = draft.flows.get(event.flow)
+    if flow is None or not flow.bound or flow.instance != event.instance:
+        return
+    word, why = ("flow_unbound", "has left") if isinstance(event, FlowUnbound) else ("flow_expired", _SILENT)
+    draft.told.append(Told(event=word, flow=event.flow, instance=event.instance, reason=f"it {why}"))
+    _detach(draft, flow, f"{event.flow} {why}")
+    _judge(draft)
+
+
+def _returning(draft: Draft, event: FlowBound) -> list[int]:
+    """What the flow gets again: its own partitions at the epochs of its mapping (LOS-01), and those that were on their
+    way to its former instance. Nobody else has anything of these.
+    """
+    numbers = []
+    for number, partition in draft.partitions.items():
+        owner, to = partition.owner, partition.to
+        if partition.phase is Phase.FENCING:
+            mine = to is not None and to.flow == event.flow
+        elif partition.phase is Phase.OWNED and owner is not None and owner.flow == event.flow:
+            mine = event.mapping.get(number) == partition.epoch
+        else:
+            mine = False  # PAUSED: its receiver is bound, and gets it when the owner is lost
+        if mine:
+            numbers.append(number)
+    return numbers
+
+
+def _detach(draft: Draft, flow: Flow, reason: str) -> None:
+    """The flow is gone: pauses that wait for it, or are meant for it, end (HAN-08), and nobody waits until it closes
+    what it raised. What it owns becomes Unbound.
+    """
+    owner = Owner(flow.name, flow.instance)
+    draft.unbind(flow)
+    for number, partition in list(draft.partitions.items()):
+        if partition.phase is Phase.PAUSED and partition.to == owner:
+            draft.step(number, Step.RESUME, Cause.KEEP, reason)
+        elif partition.phase is Phase.PAUSED and partition.owner == owner:  # its receiver is bound
+            draft.step(number, Step.FENCE, Cause.LOST, reason, to=partition.to)
+        elif partition.drained and partition.owner == owner:
+            draft.step(number, Step.FORCE, Cause.LOST, reason, to=partition.to)
+
+
+def _judge(draft: Draft) -> None:
+    if draft.status is RebalanceStatus.READY:
+        rebalance.look(draft)
+    elif draft.status is RebalanceStatus.HOLDDOWN:
+        rebalance.look_in_holddown(draft)
+    else:
+        draft.remember()
+        rebalance.end_if_done(draft)

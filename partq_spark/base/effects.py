@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 
 def boot_time_s() -> float:
@@ -56,3 +57,32 @@ class Effects:
 def store_effects() -> Effects:
     """The effects of a caller that only waits for stores (`Effects.while_awake`)."""
     return Effects().while_awake()
+
+
+# --- several calls side by side ---------------------------------------------------------------------------------------
+
+# Several calls of a store side by side: where each takes a while, and none depends on another.
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class RunAll(Protocol):
+    """`map` over some work; the answers come in the order of the work."""
+
+    def __call__(self, each: Callable[[A], B], work: Sequence[A], /) -> Iterable[B]: ...
+
+
+def in_a_row(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
+    """One after the other, in the calling thread."""
+    return [each(item) for item in work]
+
+
+def side_by_side(threads: Executor) -> RunAll:
+    """By these threads; a single piece without another thread."""
+
+    def run(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
+        return in_a_row(each, work) if len(work) <= 1 else list(threads.map(each, work))
+
+    return run

@@ -4,10 +4,10 @@ values it knows nothing: what is said of a queue or a group stands in `client.wo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from partq_spark.base.terminal import printable, ranges
 from partq_spark.base.timestamps import format_rfc3339, unix_us
 
 SHOWN_BYTES = 400  # of one value in a table: more than a line can hold
@@ -66,3 +66,41 @@ def readable(data: bytes, most: int = SHOWN_BYTES) -> str:
         else:
             return f"0x{start.hex()}" + ("…" if len(data) > most else "")
     return printable(text) + ("…" if len(data) > most else "")
+
+
+# --- what may reach a terminal ----------------------------------------------------------------------------------------
+
+# The one way in which text that partq did not write itself (from a store, a file, an argument) may reach a terminal.
+#
+# A terminal obeys control characters: titles, colours, keys that it pretends were typed. So what is not printable is
+# shown as its escape. Everything that is printed or logged for people goes through here.
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with line ends, control characters and the like as escapes: `\\x1b`, `\\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """`printable`, for text of several lines that partq put together itself."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(document: str) -> str:
+    """A JSON document that says the same with what is not printable as JSON's own escapes, half surrogates included."""
+    if document.isprintable():
+        return document
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in document)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order in words: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

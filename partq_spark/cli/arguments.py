@@ -17,7 +17,7 @@ import click
 from partq_spark import client
 from partq_spark.base.errors import Invalid
 from partq_spark.base.retry import LONGEST_WAIT_S, RETRY_TIMEOUT_S
-from partq_spark.base.terminal import printable_lines
+from partq_spark.base.words import printable_lines
 
 T = TypeVar("T")
 

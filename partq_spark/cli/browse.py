@@ -11,7 +11,7 @@ import click
 
 from partq_spark import client
 from partq_spark.base import words
-from partq_spark.base.terminal import printable
+from partq_spark.base.words import printable
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
 from partq_spark.cli.output import TableColumn

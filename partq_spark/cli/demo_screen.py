@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from partq_spark.base.terminal import printable, ranges
+from partq_spark.base.words import printable, ranges
 from partq_spark.client import GroupView, PartitionStatus
 from partq_spark.demo.ledger import Change, FlowGone, Joined, Ledger, Moved, MoveKind, PartitionMove
 

@@ -20,8 +20,8 @@ import click
 
 from partq_spark import __version__
 from partq_spark.base.errors import PartqError
-from partq_spark.base.streams import drop_unwritten, end_unread, open_standard_streams
-from partq_spark.base.terminal import printable, printable_lines
+from partq_spark.base.process import drop_unwritten, end_unread, open_standard_streams
+from partq_spark.base.words import printable, printable_lines
 from partq_spark.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {

@@ -2,7 +2,7 @@
 
 `document` makes JSON of any frozen value, `print_values` a table of several, by columns. Sentences go through `say`,
 which wraps nothing; rich draws tables only, imported when one is drawn. Whatever is printed here is printable
-(`partq_spark.base.terminal`), and commands print nowhere else: ruff refuses `click.echo` in them.
+(`partq_spark.base.words`), and commands print nowhere else: ruff refuses `click.echo` in them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import click
 
 from partq_spark.base import words
-from partq_spark.base.streams import end_unread
-from partq_spark.base.terminal import printable, printable_json
+from partq_spark.base.process import end_unread
+from partq_spark.base.words import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console

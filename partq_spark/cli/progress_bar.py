@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from partq_spark.base.terminal import printable
+from partq_spark.base.words import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

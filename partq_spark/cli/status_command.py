@@ -10,7 +10,7 @@ import click
 
 from partq_spark import client
 from partq_spark.base.errors import Unavailable
-from partq_spark.base.terminal import ranges
+from partq_spark.base.words import ranges
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, group_option, json_option, queue_argument, where_options
 from partq_spark.cli.output import TableColumn

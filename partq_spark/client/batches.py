@@ -21,7 +21,7 @@ from partq_spark.client.messages import Message, messages_of
 from partq_spark.client.reading import Wanted, stream, wanted_columns
 from partq_spark.log.reading import Piece
 from partq_spark.log.schema.columns import Columns
-from partq_spark.query.manual import RoundPosition
+from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.schema import STORED
 
 

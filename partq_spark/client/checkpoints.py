@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cache
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.base.terminal import ranges
+from partq_spark.base.words import ranges
 from partq_spark.client.addresses import opened_ownership, ownership_for, time_us
 from partq_spark.client.altering import announce
 from partq_spark.group.in_queue import checkpoints_of, key_of, progress_of

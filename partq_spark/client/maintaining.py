@@ -11,7 +11,7 @@ from typing import Final
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.client.addresses import time_us
-from partq_spark.group import deleting, retention
+from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
@@ -158,9 +158,9 @@ def delete(queue: QueueLog) -> Deleted:
     except Corrupt:
         is_there = True
     if is_there:
-        return Deleted(queue=queue.name, deleted=True, objects=deleting.delete_queue(queue))
+        return Deleted(queue=queue.name, deleted=True, objects=lifecycle.delete_queue(queue))
     # The head goes first, so what a deletion that was cut off left behind has none.
-    objects = deleting.remove_remains(queue)
+    objects = lifecycle.remove_remains(queue)
     if not objects:
         queue.refresh()  # says that there is no such queue
     return Deleted(queue=queue.name, deleted=False, objects=objects)

@@ -13,15 +13,19 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
-from partq_spark.base.trace_context import LOOKED_AT, TraceContext, chosen_links, is_trace_header, of_headers
 from partq_spark.base.tracing import (
     ACKNOWLEDGE,
+    LOOKED_AT,
     PROCESS_RECEIVED,
     RECEIVE,
     SEND,
     Span,
     SpanSubject,
+    TraceContext,
     Tracing,
+    chosen_links,
+    is_trace_header,
+    of_headers,
     tracing,
 )
 from partq_spark.client.outgoing import Outgoing, Published

@@ -25,14 +25,14 @@ from partq_spark.client.aside import Aside
 from partq_spark.client.batches import Delivery, Fate
 from partq_spark.client.message_spans import ReceiveSpans
 from partq_spark.client.reading import pieces, wanted_columns
-from partq_spark.group.heartbeat import Liveness
+from partq_spark.group.binding import Liveness
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
+from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import beat_interval_s, open_consumer
-from partq_spark.query.manual import RoundPosition
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import StoreRetry

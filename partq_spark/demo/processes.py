@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.base.folders import private_folder
+from partq_spark.base.process import private_folder
 from partq_spark.spark.local import make_home
 
 _END_WAIT_S: Final = 10.0

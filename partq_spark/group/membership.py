@@ -18,9 +18,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
-from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Binding, Position, View

@@ -17,9 +17,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
-from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group import claims
 from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Fenced, Invalid
-from partq_spark.base.side_by_side import RunAll, in_a_row
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.claims import Binding, Standing, View
 from partq_spark.group.in_queue import GroupInQueue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from partq_spark.group import scaling
+from partq_spark.group import key_order
 from partq_spark.group.claims import flow_of
 from partq_spark.group.in_queue import GroupProgress
 from partq_spark.group.model import (
@@ -154,7 +154,7 @@ def view(seen: GroupReading) -> GroupView:
         group=seen.key.group,
         rebalance_status=state.status,
         rebalance_deadline_s=deadline,
-        scale_status=scaling.scale_status(seen.progress.head, seen.progress.done_of_all, state.partitions.keys()),
+        scale_status=key_order.scale_status(seen.progress.head, seen.progress.done_of_all, state.partitions.keys()),
         partitions=_with_waits(seen, partitions),
         flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records, *seen.damaged_flows})),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
@@ -240,7 +240,7 @@ def _with_waits(seen: GroupReading, partitions: Iterable[PartitionView]) -> tupl
     """With what the partitions wait for after the partition count was changed (RES-03)."""
     made = tuple(partitions)
     reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in made}
-    reasons = scaling.reasons(seen.progress.head, seen.progress.done_of_all, reached)
+    reasons = key_order.reasons(seen.progress.head, seen.progress.done_of_all, reached)
     return tuple(
         replace(each, reason="; ".join(filter(None, (each.reason, reasons[each.partition]))))
         if each.partition in reasons

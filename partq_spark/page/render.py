@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from partq_spark.base.terminal import printable
-from partq_spark.base.words import age, when
+from partq_spark.base.words import age, printable, when
 from partq_spark.client import words
 from partq_spark.page import history
 

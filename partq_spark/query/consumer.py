@@ -24,16 +24,14 @@ from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements
-from partq_spark.query.available_now import AvailableNowTarget, Outlook
-from partq_spark.query.batches import Announced, IdleLook, is_claimed, repetition
+from partq_spark.query.batches import Announced, IdleLook, Origins, is_claimed, repetition
 from partq_spark.query.limits import Unacknowledged, batch_limits
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, BatchSpan
-from partq_spark.query.origins import Origins
 from partq_spark.query.participant import Participant
 from partq_spark.query.planning import BatchPlan, Spans
 from partq_spark.query.settings import SourceOptions
-from partq_spark.query.waiting import LEAST_S, Pace
+from partq_spark.query.waiting import LEAST_S, AvailableNowTarget, Outlook, Pace
 
 T = TypeVar("T")
 

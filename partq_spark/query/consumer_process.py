@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
+from partq_spark.group.binding import HeartbeatThread, Liveness, Sign
+from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
-from partq_spark.query.manual import RoundPosition
 from partq_spark.query.notify import Mailbox, Message, is_taken
 
 BUSY_LOOK_S: Final = 0.5

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from partq_spark.base.effects import Effects
-from partq_spark.base.side_by_side import in_a_row, side_by_side
+from partq_spark.base.effects import Effects, in_a_row, side_by_side
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.urls import STORE
 from partq_spark.group.in_queue import GroupInQueue
@@ -26,11 +25,10 @@ from partq_spark.log.groups import require_ownership
 from partq_spark.log.model import at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
+from partq_spark.query.batches import rewind_command
 from partq_spark.query.consumer import ConsumerLoop
-from partq_spark.query.origins import rewind_command
-from partq_spark.query.participant import GroupParticipant, Participant
+from partq_spark.query.participant import GroupParticipant, Participant, Ungrouped
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
-from partq_spark.query.ungrouped import Ungrouped
 
 BEAT_S = 1.0
 STORE_RETRY_S = 2.0

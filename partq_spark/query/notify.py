@@ -26,7 +26,7 @@ import xxhash
 
 from partq_spark.base import errors
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.base.folders import private_folder
+from partq_spark.base.process import private_folder
 
 VERSION: Final = 1
 

@@ -17,8 +17,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from partq_spark.base.errors import Invalid
-from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen_links, of_headers
-from partq_spark.base.tracing import ACKNOWLEDGE, PROCESS, Span, SpanSubject, Tracing, tracing
+from partq_spark.base.tracing import (
+    ACKNOWLEDGE,
+    LOOKED_AT,
+    PROCESS,
+    TRACEPARENT,
+    TRACESTATE,
+    Span,
+    SpanSubject,
+    TraceContext,
+    Tracing,
+    chosen_links,
+    of_headers,
+    tracing,
+)
 from partq_spark.query import offsets
 from partq_spark.spark.query_metrics import reported
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from partq_spark.base.trace_context import MOST_LINKS, TraceContext, chosen_links, of_headers, parent_of, parsed
+from partq_spark.base.tracing import MOST_LINKS, TraceContext, chosen_links, of_headers, parent_of, parsed
 from tests.support.properties import examples
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

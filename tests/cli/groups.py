@@ -1,4 +1,4 @@
-"""A group as flows would leave it, without any: its checkpoints, and the heartbeat of a flow beside the queue, as files of
+"""A group as flows would leave it, without any: its checkpoints, and a flow's heartbeat beside the queue, as files of
 the store. What commands make of them is theirs.
 """
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import SpanSubject
 from partq_spark.client.acknowledge import Acknowledger, Held, KeySequences
-from partq_spark.query.manual import RoundPosition
+from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.notify import Address, Message, Requester
 
 

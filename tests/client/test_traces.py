@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import partq
-from partq_spark.base.trace_context import of_headers
-from partq_spark.base.tracing import SpanSubject
+from partq_spark.base.tracing import SpanSubject, of_headers
 from partq_spark.client import publisher as publisher_module
 from tests.client.conftest import Make
 from tests.docs.blocks import ROOT, blocks

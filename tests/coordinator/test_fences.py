@@ -11,11 +11,10 @@ from typing import Any, Final
 import pytest
 
 from coordinator.core.events import CheckpointAhead, FenceStuck, PartitionFenced
-from coordinator.fence_retries import MOST_WORDS, STUCK_AFTER_S, FenceRetries
-from coordinator.fences import Carried, carry_out
+from coordinator.fences import MOST_WORDS, STUCK_AFTER_S, Carried, FenceRetries, carry_out
 from coordinator.logs import Log
+from partq_spark.base.effects import in_a_row
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.base.side_by_side import in_a_row
 from partq_spark.group.checkpoint import UNBOUNDED
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import Owner, Partition, Phase

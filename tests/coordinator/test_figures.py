@@ -10,16 +10,15 @@ from typing import Any, Final
 
 import pytest
 
+from coordinator.core.events import NOBODY, Told
 from coordinator.core.handoff import Cause
-from coordinator.core.told import NOBODY, Told
 from coordinator.figures import LISTED_S, LOOKS_MOST_S, Figures
 from coordinator.handoffs import Handoffs, Outcome
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
-from coordinator.measuring import STORE_OPERATIONS, measured
+from coordinator.measuring import STORE_OPERATIONS, Tally, measured
 from coordinator.metrics import Picture
 from coordinator.runtime import GroupRuntime
-from coordinator.tally import Tally
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention

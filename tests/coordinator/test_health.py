@@ -12,8 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from coordinator.health import Answers, HealthServer, Metrics, Status, access_beside_health
-from coordinator.page import PageServer, serve
+from coordinator.health import Answers, HealthServer, Metrics, PageServer, Status, access_beside_health, serve
 from coordinator.settings import load_settings
 from partq_spark.base.errors import Invalid
 from partq_spark.page.timeline import Timeline

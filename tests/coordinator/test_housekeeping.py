@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due, queue_facts
-from coordinator.heads import Heads
+from coordinator.heads import Done, Heads, QueueFacts, Task, Work, due, queue_facts
 from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, Housekeeper, TaskReport, lease_key
 from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt

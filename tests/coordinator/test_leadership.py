@@ -8,8 +8,7 @@ from typing import Final
 
 import pytest
 
-from coordinator.failure_detector import FailureDetector
-from coordinator.leadership import Leadership, Timers, timers_of, with_timers
+from coordinator.leadership import FailureDetector, Leadership, Timers, timers_of, with_timers
 from coordinator.logs import Log
 from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict, Unavailable

@@ -18,8 +18,8 @@ from coordinator import metrics
 from coordinator.handoffs import Handoffs
 from coordinator.health import access_beside_health, metrics_for
 from coordinator.logs import FieldValue, Lines, Log, coordinator_logger, print_lines
+from coordinator.measuring import HOUSEKEEPING, Tally
 from coordinator.metrics import METRICS, CallFigures, GroupFigures, Picture, samples
-from coordinator.tally import HOUSEKEEPING, Tally
 from partq_spark.base.metrics import Collector, Distribution, Exposition
 from partq_spark.group.model import GroupKey
 from tests.coordinator.test_figures import Scraped

@@ -11,11 +11,10 @@ import pytest
 from msgspec import structs
 
 from coordinator import runtime as runtime_module
-from coordinator.core.events import Event, FlowBound
+from coordinator.core.events import Event, FlowBound, Told
 from coordinator.core.machine import decide
-from coordinator.core.told import Told
 from coordinator.heads import Heads, group_facts
-from coordinator.removed_partitions import RemovedPartitions
+from coordinator.reconciliation import RemovedPartitions
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sighting, Sign
+from partq_spark.group.binding import HeartbeatThread, Liveness, Sighting, Sign
 from tests.support.waiting import wait_until
 
 INTERVAL_S = 0.01

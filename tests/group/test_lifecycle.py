@@ -12,7 +12,7 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.group import deleting, lifecycle
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.in_queue import checkpoints_of
 from partq_spark.group.lifecycle import Remains, require_no_flow
@@ -65,7 +65,7 @@ def test_a_deleted_queue_leaves_nothing_of_its_groups(store: ObjectStore) -> Non
     assert isinstance(found, Document)
     store.swap(OF_BILLING, {"epoch": "four"}, expected=found.etag)
     assert len(names(store)) == 4
-    assert deleting.delete_queue(queue) == 4
+    assert lifecycle.delete_queue(queue) == 4
     assert names(store) == []
 
 
@@ -90,7 +90,7 @@ def test_what_a_former_queue_left_goes_and_nothing_of_the_next_one(
         taken.append(fenced(admin.create_queue(store, KEY.namespace, KEY.queue, 2), partition, 5))
 
     hooked.before = None if moment is None else once(*moment, the_next_queue)
-    assert deleting.remove_remains(QueueLog(hooked, KEY.namespace, KEY.queue)) == removed
+    assert lifecycle.remove_remains(QueueLog(hooked, KEY.namespace, KEY.queue)) == removed
     if partition is None:
         assert names(store) == []
     else:

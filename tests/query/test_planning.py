@@ -18,8 +18,8 @@ from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Head, Origin, QueueConfig
 from partq_spark.query import offsets
+from partq_spark.query.acknowledgements import GivenOut, RoundPosition
 from partq_spark.query.limits import BatchLimits
-from partq_spark.query.manual import GivenOut, RoundPosition
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, planned_batch
 

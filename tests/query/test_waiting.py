@@ -17,8 +17,7 @@ from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.query.acknowledgements import BatchTimes
-from partq_spark.query.available_now import AvailableNowTarget, Outlook
-from partq_spark.query.waiting import Pace, StoreRetry
+from partq_spark.query.waiting import AvailableNowTarget, Outlook, Pace, StoreRetry
 
 LIMIT_S = 60.0
 

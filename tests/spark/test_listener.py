@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 import partq
 from partq_spark.base.metrics import Collector
-from partq_spark.base.trace_context import TraceContext
+from partq_spark.base.tracing import TraceContext
 from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
 from partq_spark.spark import query_metrics, tracing
 from partq_spark.spark import source as data_source

@@ -36,7 +36,7 @@ import coordinator
 import partq_spark
 from coordinator.schedule import Job
 from partq_spark.base import effects
-from partq_spark.group.heartbeat import Liveness
+from partq_spark.group.binding import Liveness
 from partq_spark.group.model import GroupKey
 from partq_spark.log import connect
 from partq_spark.log.sizes import LOG_SIZES

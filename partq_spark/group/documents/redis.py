@@ -1,6 +1,6 @@
 """Documents in Redis: what goes into the script and what comes out of it, and how keys and channels are named.
 
-`redis_script` has the script and the shape of what is stored, `redis_client` the connections. Nothing is tried again.
+`redis_client` has the connections. Nothing is tried again.
 Fields are stored as a JSON object, and a body as it is, so that people read both with `redis-cli`.
 """
 

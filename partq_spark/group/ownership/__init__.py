@@ -15,8 +15,8 @@ from partq_spark.base.errors import Invalid
 from partq_spark.group.documents.api import Documents, Reincarnated
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
 from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership.encoding import HEAD, Beat, LeaseDocument, Pulse, StateDocument
 from partq_spark.group.ownership.store import Ownership
-from partq_spark.group.ownership.values import HEAD, Beat, LeaseDocument, Pulse, StateDocument
 from partq_spark.objects import ObjectStore
 
 __all__ = [
@@ -66,7 +66,7 @@ def open_ownership(
     username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
     if username and not password:
         raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
-    from partq_spark.group.documents.identity import known_id, store_id
+    from partq_spark.group.documents.urls import known_id, store_id
 
     try:
         from partq_spark.group.documents.redis import RedisDocuments

@@ -6,15 +6,16 @@ What is refused here names the document and the next step: nothing of it is need
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from partq_spark.base.errors import Corrupt
+from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
 from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.codec import decode_lease
 from partq_spark.group.documents.api import Found, Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord, Progress
-from partq_spark.group.ownership.refusals import checked_flow
 
 STATE: Final = "state"
 LEADER: Final = "leader"
@@ -202,3 +203,117 @@ def _body(value: Value) -> bytes:
 
 def _fields(value: Value) -> Mapping[str, str]:
     return {} if isinstance(value, bytes) else value
+
+
+# --- what is told of them ---------------------------------------------------------------------------------------------
+
+# What ownership tells beside the values of a group: versions, heartbeats, ages. Nothing is decided here.
+
+
+HEAD: Final = "_head"
+"""In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateDocument:
+    """One version of a group's state. `age_s` is how long ago it was written, by the store's own clock, for people; 0
+    where the caller asked with the version that it knows.
+    """
+
+    token: str
+    body: bytes
+    age_s: float
+
+
+class Beat(NamedTuple):
+    """A flow's heartbeat: it lives while `token` moves. `age_s` is by the store's own clock, for people."""
+
+    instance: str
+    token: str
+    age_s: float
+
+
+class FlowsSeen(NamedTuple):
+    """A group's flows for people, by name: what they say, their heartbeats, and what is wrong with those that cannot be
+    read.
+    """
+
+    records: dict[str, FlowRecord]
+    beats: dict[str, Beat]
+    damaged: dict[str, Corrupt]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseDocument:
+    """The lease as stored. `age_s` is how long ago it was renewed, by the store's own clock, for people."""
+
+    lease: Lease
+    age_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulse:
+    """What a leader sees in one look, cheap enough for every second and every group: what the flows say, and the token
+    of each heartbeat.
+    """
+
+    state_token: str | None
+    flows: Mapping[str, FlowRecord]
+    beats: Mapping[Owner, str]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+# What ownership refuses: conditions that did not hold, and what cannot be stored.
+
+
+def state_changed(key: GroupKey, expected: str | None) -> Conflict:
+    """`swap_state` found another token."""
+    was = "no state" if expected is None else f"token {expected}"
+    return Conflict(f"state of group {key} is not at {was} any more: read it again, and the lease, before changing it")
+
+
+def name_taken(key: GroupKey, flow: str) -> Conflict:
+    """`bind` found another instance, whose heartbeat has moved since it was read."""
+    return Conflict(
+        f"flow {flow!r} of group {key} is or was bound by another process: watch its heartbeat before taking over"
+    )
+
+
+def not_bound(key: GroupKey, flow: str, instance: str) -> Fenced:
+    """The flow is not bound to this instance, or was forgotten."""
+    return Fenced(
+        f"flow {flow!r} of group {key} is not bound to instance {instance} any more: bind again as a new instance"
+    )
+
+
+def restless(key: GroupKey, flow: str) -> Unavailable:
+    """The heartbeat was another one at each try."""
+    return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed whenever it was read: try again")
+
+
+def lease_changed(key: GroupKey, doing: str) -> Conflict:
+    """The lease is not where the caller expected it."""
+    return Conflict(f"lease of group {key} is not where it was expected when {doing} it: read it before leading")
+
+
+_FLOW: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,127}", re.ASCII)
+
+
+def checked_flow(name: str) -> str:
+    """The name of a flow or an instance itself, if it can be stored; raises `Invalid` otherwise."""
+    if _FLOW.fullmatch(name) is None:
+        raise Invalid(
+            f"flow name {name[:80]!r} is not allowed: use 1 to 128 of A-Z, a-z, 0-9, '.', '_', '=', '-', not beginning"
+            " with a dot"
+        )
+    return name
+
+
+def only_group(records: Iterable[OwnershipRecord]) -> GroupKey:
+    """The group of all these records; raises `Invalid` if there are several, because answers are by partition."""
+    keys = sorted({record.key for record in records})
+    if len(keys) != 1:
+        named = ", ".join(map(str, keys)) or "none"
+        raise Invalid(f"ownership of several groups cannot be claimed in one call ({named}): make one call for each")
+    return keys[0]

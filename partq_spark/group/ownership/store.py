@@ -44,17 +44,20 @@ from partq_spark.group.ownership.encoding import (
     LEADER,
     OWNERSHIP,
     STATE,
+    LeaseDocument,
+    Pulse,
+    StateDocument,
     StateVersion,
     decode_leader,
     decode_ownership,
     encode_ownership,
     encode_version,
+    lease_changed,
+    only_group,
     ownership_name,
+    state_changed,
 )
-from partq_spark.group.ownership.flows import Flows
-from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
-from partq_spark.group.ownership.register import DocumentRegister, Seen
-from partq_spark.group.ownership.values import LeaseDocument, Pulse, StateDocument
+from partq_spark.group.ownership.flows import DocumentRegister, Flows, Seen
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CLAIMS_AT_ONCE: Final = 1000

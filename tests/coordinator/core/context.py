@@ -36,10 +36,10 @@ from coordinator.core.events import (
     PartitionFenced,
     QueueAltered,
     Tick,
+    Told,
 )
 from coordinator.core.invariants import broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.core.told import Told
 from partq_spark.group.model import (
     AccessType,
     GroupSettings,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.assignment import planned_assignment
 from coordinator.core.events import QueueAltered
 from coordinator.core.machine import decide
+from coordinator.core.rebalance import planned_assignment
 from partq_spark.group.model import Owner
 from tests.coordinator.core.context import Group, histories, run
 

@@ -14,8 +14,7 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group.checksums import sealed
-from partq_spark.group.documents.identity import NAME, known_id, store_id
-from partq_spark.group.documents.urls import parse_ownership
+from partq_spark.group.documents.urls import NAME, known_id, parse_ownership, store_id
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document

@@ -35,7 +35,7 @@ def fail_once(consumer: Consumer, query: StreamingQuery, publish: Callable[[], N
 
 @pytest.mark.conformance("FLO-07", "LOS-01")
 def test_whatever_ended_a_query_within_the_delay_it_gets_its_partitions_back(shared: Make) -> None:
-    """A batch that fails, a reader that is killed, an order to stop: the same flow, the same epochs; little is marked."""
+    """A batch that fails, a reader that is killed, an order to stop: the same flow, the same epochs; little marked."""
     orders = shared(delay_s=30.0)
     one, query = orders.start("one", checkpointInterval="1h")
     orders.publish_all(b"a")

@@ -1,11 +1,18 @@
-"""The standard streams of a process of partq: that each is there, and how a process ends whose output nobody reads."""
+"""A process of partq and its surroundings: that each standard stream is there, how a process ends whose output nobody
+reads, and folders that only its user may enter.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
+
+from partq_spark.base.errors import Invalid
 
 
 def open_standard_streams() -> None:
@@ -40,3 +47,25 @@ def end_unread() -> NoReturn:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGPIPE)
     os._exit(128 + signal.SIGPIPE)  # where the signal is blocked
+
+
+# --- a user's own folders ---------------------------------------------------------------------------------------------
+
+# Folders that only one user may enter, made in places where others may write too: those for temporary files.
+
+
+def private_folder(path: Path) -> Path:
+    """`path`, made if it is not there. Raises `Invalid` if it is a link, another user's, or open to others: what they
+    may have planted in it is not followed.
+    """
+    try:
+        with suppress(FileExistsError):  # whatever is there is looked at below
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+    except OSError as error:
+        raise Invalid(f"{path} cannot be made ({error}): set TMPDIR to a writable place") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise Invalid(
+            f"{path} is not a folder that only this user may enter: remove it, or set TMPDIR to another place"
+        )
+    return path
