@@ -56,7 +56,6 @@ def damage(store: Path, pattern: str) -> Path:
         (f"{GROUP}/ownership/state*", "who should have what is not known"),
         (f"{GROUP}/ownership/leader*", "who leads this group is not known"),
         (f"{GROUP}/ownership/beats/amber*", "flow amber:"),
-        (f"{GROUP}/ownership/flows/amber/[!.]*", "flow amber:"),
     ],
 )
 def test_what_a_group_has_lost_is_one_line_and_the_rest_is_shown(store: Path, pattern: str, lost: str) -> None:
