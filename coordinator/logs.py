@@ -87,7 +87,9 @@ def print_lines(form: str, level: str, stream: TextIO | None = None) -> None:
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     for name in ("partq", "partq_spark"):
-        logging.getLogger(name).setLevel(level.upper())
+        logger = logging.getLogger(name)
+        logger.setLevel(level.upper())
+        logger.propagate = True  # also in a process in which a command has shown warnings its own way
 
 
 def one_line(error: Exception) -> str:

@@ -29,7 +29,7 @@ AGAIN: Final = Event(5.0, "stop", "two", 4.0)
 
 STORIES: Final[dict[str, tuple[Plan, *tuple[Event, ...]]]] = {
     "a group is taken back again and again while its flows work": (
-        replace(CALM, handles_s=2.0),
+        replace(CALM, handles_s=4.0),
         *(Event(at_s, "rewind", number=3) for at_s in (8.0, 13.0, 19.0)),
     ),
     "a group is taken back while a flow takes a partition over, and nobody leads": (

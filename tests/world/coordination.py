@@ -151,6 +151,9 @@ class Coordination:
 
     def _checkpointed(self, fact: Checkpointed) -> None:
         hands = self._hands[fact.partition]
+        part = self._state.parts.get(fact.partition) if self._state is not None else None
+        if part is not None and fact.flow and fact.epoch > max(hands.epoch, part.epoch, part.to_epoch):
+            demand(False, "fenced, and no state has decided it:", told(fact))
         hands.offset, hands.epoch = fact.offset, fact.epoch
         self._look(hands, (fact.flow, fact.instance))
 

@@ -175,6 +175,7 @@ class Part(NamedTuple):
     owner: tuple[str, str] | None
     left_s: float
     drained: bool = False  # its owner has nothing in hand, the checkpoint says
+    to_epoch: int = 0  # that of the fence which it waits for
 
 
 class Decided(NamedTuple):

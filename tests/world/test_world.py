@@ -135,7 +135,7 @@ def test_a_failure_is_shrunk_to_the_events_that_it_needs() -> None:
 MARKED: Final = Row(0, 0, "k", "k:0", True)
 FIRST, SECOND = Row(0, 0, "k", "k:0", False), Row(0, 1, "k", "k:1", False)
 SENT: Final = (Sent(1, "p", "k", 0, "k:0"), Sent(1, "p", "k", 1, "k:1"))
-OWNED: Final = Checkpointed(2, "g", 0, 1, "a", "a1", 0, 0)
+OWNED: Final = Checkpointed(2, "g", 0, 1, "a", "a1", 0, 0, may_reach=10)
 ACCIDENT: Final = Befell(1, "kill", "a", True)
 BEFORE: Final = (*SENT, OWNED)
 
@@ -152,7 +152,7 @@ WRITING: Final = Writing(2, 1, "w", 1, (("r", ("k:0@w/1", "k:1@w/1")),))
 
 
 def owned(*, epoch: int = 1, flow: str = "a", offset: int = 0, at: int = 20) -> Checkpointed:
-    return Checkpointed(at, "g", 0, epoch, flow, f"{flow}1", offset, 0)
+    return Checkpointed(at, "g", 0, epoch, flow, f"{flow}1", offset, 0, may_reach=offset + 10)
 
 
 BROKEN: dict[str, tuple[Fact, ...]] = {
@@ -187,7 +187,7 @@ def beaten(at: int, *, is_bound: bool = True) -> Beaten:
 
 
 def decided(at: int, *, by: str = "c/1", bound: Collection[tuple[str, str]] = (ONE, TWO), **part: Any) -> Decided:
-    fields = {"epoch": 1, "phase": "owned", "owner": ONE, "left_s": 0.0, "may_have_more": False, **part}
+    fields = {"epoch": 1, "phase": "owned", "owner": ONE, "left_s": 0.0, **part}
     return Decided(at, "g", by, tuple(bound), {0: Part(**fields)})
 
 
@@ -197,9 +197,13 @@ BROKEN |= {
     "the next leader has written": (*LED, decided(3, by="d/1"), decided(4, by="c/1")),
     "an epoch went back": (*LED, decided(3, epoch=2), decided(4)),
     "was given up, and silent for": (beaten(1), decided(2), beaten(4_000_000), decided(6_000_000, bound=(TWO,))),
+    "fenced, and no state has decided it": (*BEFORE, decided(20), owned(epoch=2, flow="b", at=30)),
     "moves before its time": (*PAUSED, decided(1_000_000, phase="fencing")),
+    "moves, and not all is acknowledged": (*PAUSED, decided(33, phase="fencing", drained=True)),
     "given after its lease": (*SENT, beaten(2), OWNED, batch(FIRST, at=6_000_000)),
-    "marked, and never given": (*BEFORE, ACCIDENT, owned(epoch=2, flow="b", at=30)._replace(redelivered_below=11)),
+    "marked, and nobody can have had it": (*BEFORE, owned(epoch=2, flow="b", at=30)._replace(redelivered_below=11)),
+    "given, and no checkpoint says that it may be": (*SENT, OWNED._replace(may_reach=0), batch(FIRST)),
+    "the checkpoint forgets it": (*BEFORE, batch(FIRST), owned(epoch=2, flow="b", at=30)._replace(may_reach=0)),
 }
 
 
@@ -213,7 +217,7 @@ def judged(facts: Iterable[Fact], within_s: float = 10.0) -> Judge:
 
 def test_the_judge_lets_pass_what_coordinators_may_do() -> None:
     acknowledged = (Handled(31, "g", "a", (FIRST,)), owned(offset=1, at=32))
-    judged((*LED, *PAUSED, *acknowledged, decided(33, phase="fencing"), decided(9_000_000, bound=(TWO,))))
+    judged((*LED, *PAUSED, *acknowledged, decided(33, phase="fencing", drained=True), decided(9_000_000, bound=(TWO,))))
 
 
 @pytest.mark.parametrize("says", BROKEN)

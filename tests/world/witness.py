@@ -50,7 +50,7 @@ def written(at_us: int, group: str, name: str, value: Value, process: str) -> It
         state = decode_state(decode_version(value, name).body, 0.0, name)
         bound = tuple(sorted((flow.name, flow.instance) for flow in state.flows.values() if flow.bound))
         parts = {
-            number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.drained)
+            number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.drained, each.to_epoch)
             for number, each in state.partitions.items()
             if not each.removed
         }
