@@ -7,13 +7,13 @@ One listing tells a leader everything about all flows. Nothing of leases and own
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from partq_spark.base.errors import Corrupt, Unavailable
+from partq_spark.base.errors import Corrupt
 from partq_spark.group.documents.api import (
     Announce,
     Audience,
@@ -60,18 +60,6 @@ class _Own:
     instance: str
     heart: DocumentRegister[FlowRecord]
     beating: AbstractContextManager[object]
-
-    @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """A call that may end without an answer. What it read of the heartbeat is not kept then: an object store takes
-        an earlier beat that lands after the reading for the next beat, which must not be a later call's.
-        """
-        with self.beating:
-            try:
-                yield
-            except Unavailable:
-                self.heart.forget()
-                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +175,7 @@ class Flows:
         """
         own = self._made(key, record.flow, record.instance)
         state = self._state(key)
-        with own.attempt():
+        with own.beating:
             for _ in range(_TRIES):
                 heart = own.heart.known()
                 if heart is None or heart.value.instance != record.instance or not heart.value.bound:
@@ -345,6 +333,8 @@ class DocumentRegister(Generic[T]):
         try:
             token, *answers = self._documents.ask(self._group, operation, *then)
         except BaseException:
+            # Also because an object store takes an earlier beat that lands after the reading for the next one, which
+            # must not be a later call's.
             self.forget()
             raise
         if token is None:
