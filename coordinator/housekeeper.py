@@ -1,4 +1,4 @@
-"""The housekeeper: does for the queues of a namespace what `due_housekeeping` says is due, one task at each step.
+"""The housekeeper: does for the queues of a namespace what `heads` says is due, one task at each step.
 
 One coordinator of a namespace is it, by a lease in the ownership store like that of a group. The lease only saves work:
 each task is conditional and may be done by several at once, so that a housekeeper that lost it while at a task, was

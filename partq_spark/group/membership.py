@@ -2,7 +2,7 @@
 
 Memberships differ in what grants partitions, and in what verifies that they are still the consumer's. In a shared group
 (`session`) a coordinator does both. With `solo` the flow takes all of the group by itself. Without a group every
-partition is the query's (`query.ungrouped`).
+partition is the query's (`query.participant`).
 
 What a flow of a group writes into the checkpoints of its partitions, and when, is the same for all of them. Before
 messages are delivered, `may_reach` covers them. What is acknowledged is written with the next such write, else at the

@@ -24,7 +24,7 @@ HASTY: Final = (
     "-P",
     "-c",
     (
-        "import os; from coordinator import __main__, due_housekeeping as h; "
+        "import os; from coordinator import __main__, heads as h; "
         "h.RETAIN_LEAST_S = h.RETAIN_MOST_S = h.COMPACT_S = h.COLLECT_LEAST_S = 0.3; os._exit(__main__.main([]))"
     ),
 )
