@@ -11,17 +11,15 @@ text of an error, which may quote one. A span of a batch links to messages as
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from opentelemetry import trace
     from opentelemetry.context import Context
-import re
-from collections.abc import Iterable
 
+TraceContext: TypeAlias = "trace.SpanContext"
 SpanKind = Literal["PRODUCER", "CONSUMER", "CLIENT", "INTERNAL"]
 
 
@@ -57,9 +55,17 @@ class Span:
 
     @property
     def context(self) -> TraceContext:
-        """By which messages and other spans name it."""
-        own = self._span.get_span_context()
-        return TraceContext(own.trace_id, own.span_id, int(own.trace_flags), own.trace_state.to_header())
+        """By which other spans name it."""
+        return self._span.get_span_context()
+
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        """What its message carries, so that the receiver finds it."""
+        from opentelemetry.trace import set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        carried: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(carried, set_span_in_context(self._span))
+        return tuple((name, text.encode()) for name, text in carried.items() if len(text) <= MOST_HEADER_BYTES)
 
     def lies(self, partition: int, offset: int) -> None:
         """Where its message lies."""
@@ -127,7 +133,7 @@ class Tracing:
             _context(parent or parent_of(links)),
             SpanKind[operation.kind],
             told,
-            [Link(_span_context(each)) for each in links],
+            [Link(each) for each in links],
             at_ns,
         )
         return Span(span)
@@ -151,31 +157,19 @@ def around(operation: Operation, where: SpanSubject, *, messages: int | None = N
     return nullcontext() if found is None else found.begin(operation, where, messages=messages).around()
 
 
-def now_ns() -> int:
-    """For spans that begin before it is known whether there is anything to tell (Unix)."""
-    return time.time_ns()
-
-
 def _context(parent: TraceContext | None) -> Context | None:
     """What a span begins in; None: as the caller's thread is."""
     from opentelemetry import trace
 
     if parent is None or trace.get_current_span().get_span_context().is_valid:
         return None
-    return trace.set_span_in_context(trace.NonRecordingSpan(_span_context(parent)))
-
-
-def _span_context(of: TraceContext) -> trace.SpanContext:
-    from opentelemetry.trace import SpanContext, TraceFlags, TraceState
-
-    state = TraceState.from_header([of.state]) if of.state else None
-    return SpanContext(of.trace_id, of.span_id, is_remote=True, trace_flags=TraceFlags(of.flags), trace_state=state)
+    return trace.set_span_in_context(trace.NonRecordingSpan(parent))
 
 
 # --- where a message stands in a trace --------------------------------------------------------------------------------
 
-# Where a message stands in a trace: the W3C headers `traceparent` and `tracestate`, and which messages of a batch its
-# span links to. Pure; nothing of OpenTelemetry.
+# The W3C headers `traceparent` and `tracestate`, and which messages of a batch its span links to. Called only where
+# tracing is on.
 #
 # What cannot be read is no trace: headers are whatever a publisher wrote, so nothing here raises for them. What is
 # taken from a batch is bounded, however large the batch.
@@ -190,33 +184,7 @@ MOST_LINKS: Final = 32
 LOOKED_AT: Final = 1000
 """Messages of a batch, its first, whose headers are looked at for links."""
 
-MOST_STATE_BYTES: Final = 512  # of a tracestate, as W3C lets a participant do; a longer one is dropped
-
-_PARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,400})?", re.DOTALL)
-
-HeaderPair = tuple[str | None, bytes | None]
-
-
-class TraceContext(NamedTuple):
-    """One span, as others name it. `flags`: bit 0 says that it is recorded. `state`: what vendors added, as text."""
-
-    trace_id: int
-    span_id: int
-    flags: int
-    state: str = ""
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether its trace is recorded, as far as its sender knew."""
-        return bool(self.flags & 1)
-
-    def headers(self) -> tuple[tuple[str, bytes], ...]:
-        """What a message carries, so that its receiver finds this span."""
-        parent = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags & 0xFF:02x}".encode()
-        state = self.state.encode()
-        if not state or len(state) > MOST_STATE_BYTES:
-            return ((TRACEPARENT, parent),)
-        return (TRACEPARENT, parent), (TRACESTATE, state)
+MOST_HEADER_BYTES: Final = 512  # of either, as W3C lets a participant do; what is longer is neither read nor written
 
 
 def is_trace_header(name: str | None) -> bool:
@@ -224,43 +192,30 @@ def is_trace_header(name: str | None) -> bool:
     return name is not None and len(name) <= len(TRACEPARENT) and name.lower() in (TRACEPARENT, TRACESTATE)
 
 
-def parsed(traceparent: bytes, tracestate: bytes | None = None) -> TraceContext | None:
-    """The span that a `traceparent` names; None for what is none. A later version than W3C's 00 is read as far as it
-    begins like that, and a `tracestate` that is no ASCII, or too long, is left out.
-    """
-    found = _PARENT.fullmatch(traceparent.strip(b" \t")) if len(traceparent) <= 512 else None
-    if found is None:
-        return None
-    version, trace, span, flags, more = found.groups()
-    trace_id, span_id = int(trace, 16), int(span, 16)
-    if version == b"ff" or (version == b"00" and more is not None) or not trace_id or not span_id:
-        return None
-    state = ""
-    if tracestate is not None and len(tracestate) <= MOST_STATE_BYTES and tracestate.isascii():
-        state = tracestate.decode("ascii")
-    return TraceContext(trace_id, span_id, int(flags, 16), state)
-
-
-def of_headers(headers: Iterable[HeaderPair]) -> TraceContext | None:
+def of_headers(headers: Iterable[tuple[str | None, bytes | None]]) -> TraceContext | None:
     """The span that a message's headers name; None if they name none, or two."""
-    found: dict[str, bytes] = {}
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    found: dict[str, str] = {}
     for name, value in headers:
         if name is None or value is None or not is_trace_header(name):
             continue
-        lower = name.lower()
-        if lower in found and lower == TRACEPARENT:
+        if name.lower() == TRACEPARENT in found:
             return None
-        found[lower] = value
-    return parsed(found[TRACEPARENT], found.get(TRACESTATE)) if TRACEPARENT in found else None
+        if len(value) <= MOST_HEADER_BYTES and value.isascii():
+            found[name.lower()] = value.decode("ascii")
+    context = get_current_span(TraceContextTextMapPropagator().extract(found)).get_span_context()
+    return context if context.is_valid else None
 
 
-def chosen_links(contexts: Iterable[TraceContext | None], most: int = MOST_LINKS) -> tuple[TraceContext, ...]:
-    """What a batch's span links to: the spans that are recorded, each once, the first `most` of them."""
+def chosen_links(contexts: Iterable[TraceContext | None]) -> tuple[TraceContext, ...]:
+    """What a batch's span links to: the spans that are recorded, each once, the first of them."""
     found: dict[tuple[int, int], TraceContext] = {}
     for each in contexts:
-        if each is not None and each.is_sampled:
+        if each is not None and each.trace_flags.sampled:
             found.setdefault((each.trace_id, each.span_id), each)
-            if len(found) == most:
+            if len(found) == MOST_LINKS:
                 break
     return tuple(found.values())
 

@@ -53,7 +53,7 @@ class SendSpans:
         context = of_headers(message.headers) if given else None
         span = self._tracing.begin(SEND, self._where, links=() if context is None else (context,))
         if not given:
-            headers = span.context.headers()
+            headers = span.headers()
             size = sum(len(name) + len(value) for name, value in headers)
             if size <= message.room:
                 message.headers = (*message.headers, *headers)

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
-from partq_spark.base.tracing import now_ns
 from partq_spark.client.aside import Aside
 from partq_spark.client.batches import Delivery, Fate
 from partq_spark.client.message_spans import ReceiveSpans
@@ -207,7 +206,7 @@ class Taking:
         read: then the next look asks whose it is.
         """
         process, taken = self._beside(), self._taken
-        since_ns = now_ns()
+        since_ns = time.time_ns()
         with process.asked() as consumer:
             end = taken.end if taken is not None else consumer.next_end(self._at)
             if end == self._at:

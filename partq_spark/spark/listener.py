@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from partq_spark.base.tracing import now_ns
 from partq_spark.query import notify, offsets
 from partq_spark.spark.query_metrics import QueryMetrics, progress_of
 from partq_spark.spark.tracing import completed
@@ -47,7 +47,7 @@ class PartqListener(StreamingQueryListener):
                 self.metrics.started(str(event.id), event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        since_ns = now_ns()
+        since_ns = time.time_ns()
         with _harmless("a complete batch was not told to its reader"):
             for source in event.progress.sources:
                 if source.latestOffset and '"notify"' in source.latestOffset and source.endOffset:

@@ -144,7 +144,7 @@ def test_what_is_not_recorded_or_not_asked_for_is_carried_and_not_linked(
     (carried,) = headers(queue)
     found = of_headers(carried.items())
     assert found is not None
-    assert found.is_sampled == recorded == bool(first.spans)
+    assert found.trace_flags.sampled == recorded == bool(first.spans)
     traces = provide(monkeypatch)
     with consuming(queue, columns=columns) as consumer:
         assert consumer.poll(5) is not None

@@ -20,7 +20,6 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 import partq
 from partq_spark.base.metrics import Collector
-from partq_spark.base.tracing import TraceContext
 from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
 from partq_spark.spark import query_metrics, tracing
 from partq_spark.spark import source as data_source
@@ -212,8 +211,12 @@ def test_headers_are_asked_for_where_a_batch_has_them(schema: StructType, column
     assert sampled_columns(schema) == columns
 
 
+def traced(trace_id: int, span_id: int) -> trace.SpanContext:
+    return trace.SpanContext(trace_id, span_id, is_remote=False, trace_flags=trace.TraceFlags(1))
+
+
 def test_what_is_kept_of_batches_that_nobody_completes_is_bounded() -> None:
-    kept, span = Processed(), TraceContext(1, 2, 1)
+    kept, span = Processed(), traced(1, 2)
     for number in range(tracing.MOST_BATCHES + 1):
         kept.note(MicroBatch("one", number), span)
     assert [kept.taken(MicroBatch("one", number)) for number in (0, 1, 1)] == [None, span, None], "it is taken once"
@@ -228,7 +231,7 @@ def test_a_batch_that_the_program_traced_gets_its_acknowledgement_and_another_a_
 ) -> None:
     """An empty batch is told of by nothing, and what the program traced of it is not kept."""
     for rows in (3, 0):
-        tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+        tracing.PROCESSED.note(MicroBatch("one", 7), traced(5, 6))
         hear(source(rows, **GROUP))
     (of_program,) = traces.spans
     assert of_program.name == "ack orders"
@@ -266,7 +269,7 @@ def test_what_is_told_is_what_was_read_and_what_that_acknowledges(
 
 
 def test_the_listener_tells_nothing_where_nobody_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracing.PROCESSED.note(MicroBatch("one", 7), TraceContext(5, 6, 1))
+    tracing.PROCESSED.note(MicroBatch("one", 7), traced(5, 6))
     hear(source(**GROUP))
     assert tracing.PROCESSED.taken(MicroBatch("one", 7)) is not None
     assert provide(monkeypatch).spans == []
