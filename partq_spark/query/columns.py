@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -52,8 +53,7 @@ def batches(
 
     Raises `Invalid` for a value that is wanted as text and is not UTF-8.
     """
-    own = _OwnColumns(queue, redelivered_below)
-    make = _UntypedMaker(own, wanted) if isinstance(wanted, WantedColumns) else _TypedMaker(own, wanted)
+    make = _Rows(queue, redelivered_below, wanted, batch_schema(wanted))
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for piece in pieces:
@@ -86,68 +86,26 @@ def _cut(piece: Piece) -> Iterator[Piece]:
         yield from _cut(piece._replace(offset=piece.offset + start, batch=piece.batch.slice(start, step)))
 
 
-class _UntypedMaker:
-    """Messages as rows of key, value and what partq knows of them, those columns alone that are wanted."""
-
-    def __init__(self, own: _OwnColumns, wanted: WantedColumns) -> None:
-        source = {"key": self._key, "value": self._value, **own.by_name}
-        self._own = own
-        self._columns = [source[column.source] for column in wanted.columns]
-        self._schema = batch_schema(wanted)
-        self._text = any(column.source == "value" and column.type == "string" for column in wanted.columns)
-
-    def __call__(self, piece: Piece) -> pa.RecordBatch:
-        self._own.make_room(piece.batch.num_rows)
-        return pa.RecordBatch.from_arrays([column(piece) for column in self._columns], schema=self._schema)
-
-    def _key(self, piece: Piece) -> pa.Array:
-        return piece.batch.column("key")
-
-    def _value(self, piece: Piece) -> pa.Array:
-        values = piece.batch.column("value")
-        if not self._text:
-            return values
-        try:
-            return values.cast(pa.string())  # looks at every byte and copies none
-        except pa.ArrowInvalid:
-            bad = first_not_utf8(values.view(pa.string())) or 0
-        raise Invalid(
-            f"the value at offset {piece.offset + bad} of partition {piece.partition} of queue {self._own.queue!r} is "
-            f"not UTF-8 ({values[bad].as_buffer().to_pybytes()[:40]!r}), and is asked for as STRING: ask for value "
-            "BINARY in .schema()"
-        )
-
-
-class _TypedMaker:
-    """Messages as rows of a typed queue: the payload as the log gives it, and `_metadata` among it, if it is wanted."""
-
-    def __init__(self, own: _OwnColumns, wanted: TypedColumns) -> None:
-        self._own = own
-        self._schema = wanted.schema
-        self._payload = len(wanted.payload)
-        self._at = wanted.metadata_at
-        self._metadata = [own.by_name[name] for name in wanted.metadata]
-        self._fields = [] if self._at is None else list(wanted.schema.field(self._at).type)
-
-    def __call__(self, piece: Piece) -> pa.RecordBatch:
-        columns = piece.batch.columns[: self._payload]
-        if self._at is not None:
-            self._own.make_room(piece.batch.num_rows)
-            values = [column(piece) for column in self._metadata]
-            columns.insert(self._at, pa.StructArray.from_arrays(values, fields=self._fields))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-class _OwnColumns:
-    """The columns that partq makes, or keeps, beside what was published: where a message lies, and what is known of it.
+class _Rows:
+    """Messages as rows of the columns that are wanted: stored as they are, or made, for what partq knows of them. Those
+    of a typed queue stand in `_metadata`.
 
     Constant ones are made once and sliced, and from buffers, because `pa.scalar` and `pa.array` import pandas where it
     is installed: 0.2 s and 30 MB in every worker of Spark's.
     """
 
-    def __init__(self, queue: str, redelivered_below: Mapping[int, int]) -> None:
-        self.queue = queue
-        self.by_name: Mapping[str, Callable[[Piece], pa.Array]] = {
+    def __init__(
+        self, queue: str, redelivered_below: Mapping[int, int], wanted: WantedColumns | TypedColumns, schema: pa.Schema
+    ) -> None:
+        self._queue_name = queue
+        self._redelivered_below = redelivered_below
+        self._schema = schema
+        self._room = 0  # rows of the constant columns
+        # One of each: a task may have a thousand partitions, and as many times.
+        self._constants: dict[str, tuple[int, pa.Array]] = {}
+        source: Mapping[str, Callable[[Piece], pa.Array]] = {
+            "key": lambda piece: piece.batch.column("key"),
+            "value": lambda piece: piece.batch.column("value"),
             "queue": self._queue,
             "partition": self._partition,
             "offset": self._offset,
@@ -155,16 +113,38 @@ class _OwnColumns:
             "redelivered": self._redelivered,
             "headers": self._headers,
         }
-        self._redelivered_below = redelivered_below
-        self._rows = 0  # of the constant columns
-        # One of each: a task may have a thousand partitions, and as many times.
-        self._constants: dict[str, tuple[int, pa.Array]] = {}
+        if isinstance(wanted, WantedColumns):
+            if ("value", "string") in ((column.source, column.type) for column in wanted.columns):
+                source = {**source, "value": self._text}
+            self._columns = [source[column.source] for column in wanted.columns]
+            return
+        self._columns = [partial(_stored, at) for at in range(len(wanted.payload))]
+        if (at := wanted.metadata_at) is not None:
+            self._metadata = [source[name] for name in wanted.metadata]
+            self._fields = list(schema.field(at).type)
+            self._columns.insert(at, self._struct)
 
-    def make_room(self, rows: int) -> None:
-        """Before a piece with so many."""
-        if rows > self._rows:
-            self._rows = min(MOST_ROWS, max(rows, 2 * self._rows))
+    def __call__(self, piece: Piece) -> pa.RecordBatch:
+        rows = piece.batch.num_rows
+        if rows > self._room:
+            self._room = min(MOST_ROWS, max(rows, 2 * self._room))
             self._constants.clear()
+        return pa.RecordBatch.from_arrays([column(piece) for column in self._columns], schema=self._schema)
+
+    def _struct(self, piece: Piece) -> pa.Array:
+        return pa.StructArray.from_arrays([column(piece) for column in self._metadata], fields=self._fields)
+
+    def _text(self, piece: Piece) -> pa.Array:
+        values = piece.batch.column("value")
+        try:
+            return values.cast(pa.string())  # looks at every byte and copies none
+        except pa.ArrowInvalid:
+            bad = first_not_utf8(values.view(pa.string())) or 0
+        raise Invalid(
+            f"the value at offset {piece.offset + bad} of partition {piece.partition} of queue {self._queue_name!r} is "
+            f"not UTF-8 ({values[bad].as_buffer().to_pybytes()[:40]!r}), and is asked for as STRING: ask for value "
+            "BINARY in .schema()"
+        )
 
     # --- stored, or stored or made
 
@@ -189,7 +169,7 @@ class _OwnColumns:
         return self._constant(piece, "partition", piece.partition, lambda rows: _array(pa.int32(), rows, number * rows))
 
     def _queue(self, piece: Piece) -> pa.Array:
-        return self._constant(piece, "queue", 0, lambda rows: _texts(self.queue.encode(), rows))
+        return self._constant(piece, "queue", 0, lambda rows: _texts(self._queue_name.encode(), rows))
 
     def _redelivered(self, piece: Piece) -> pa.Array:
         rows = piece.batch.num_rows
@@ -202,8 +182,12 @@ class _OwnColumns:
         """As many rows as the piece has; made anew where the last one had another value."""
         held = self._constants.get(column)
         if held is None or held[0] != value:
-            held = self._constants[column] = (value, make(self._rows))
+            held = self._constants[column] = (value, make(self._room))
         return held[1].slice(0, piece.batch.num_rows)
+
+
+def _stored(at: int, piece: Piece) -> pa.Array:
+    return piece.batch.column(at)
 
 
 def _texts(text: bytes, rows: int) -> pa.Array:

@@ -18,19 +18,16 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.bring import chosen_columns
 from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.ddl import type_text
-from partq_spark.log.schema.types import TIMESTAMP, normal
+from partq_spark.log.schema.types import normal
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, headers_name, times_name
+from partq_spark.log.segment_columns import headers_name, times_name
+from partq_spark.query.columns import ARROW_TYPES
+from partq_spark.query.schema import SOURCE_TYPES
 
 METADATA: Final = "_metadata"
 
 METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
-    "queue": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": TIMESTAMP,
-    "redelivered": pa.bool_(),
-    "headers": HEADERS,
+    name: ARROW_TYPES[kinds[0]] for name, kinds in SOURCE_TYPES.items() if name not in ("key", "value")
 }
 """The fields of `_metadata`, called as the columns of an untyped queue's reader are."""
 
