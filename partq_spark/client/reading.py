@@ -14,9 +14,9 @@ from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.query import columns as source_columns
 from partq_spark.query import planning
+from partq_spark.query.columns import TypedColumns, default_typed_columns, named_typed_columns
 from partq_spark.query.schema import WantedColumns, default_columns, named_columns
 from partq_spark.query.settings import Boundary
-from partq_spark.query.typed_columns import TypedColumns, default_typed_columns, named_typed_columns
 
 Wanted = WantedColumns | TypedColumns
 _log = logging.getLogger("partq.client")

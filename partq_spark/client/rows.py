@@ -23,7 +23,7 @@ from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import map_key
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.query.typed_columns import METADATA
+from partq_spark.query.columns import METADATA
 
 Take = Callable[[Any], Any]
 """Gives a value as Arrow takes it for one type, null never among them. Raises `RefusedValue`."""

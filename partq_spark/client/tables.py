@@ -23,8 +23,8 @@ from partq_spark.log.schema.types import normal
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.log.validation import RowOf
+from partq_spark.query.columns import METADATA
 from partq_spark.query.schema import IGNORED
-from partq_spark.query.typed_columns import METADATA
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast at a time
 CHUNK_BYTES = 4 * 1024 * 1024

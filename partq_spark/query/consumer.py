@@ -20,8 +20,8 @@ from partq_spark.group.membership import Membership
 from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.model import GroupKey
 from partq_spark.log import tree
+from partq_spark.log.connect import open_queue
 from partq_spark.log.model import Head
-from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements
 from partq_spark.query.batches import Announced, IdleLook, Origins, is_claimed, repetition
@@ -45,22 +45,16 @@ class ConsumerLoop:
     """One query in one process. One call at a time: a caller with threads serialises them (`consumer_process`)."""
 
     def __init__(
-        self,
-        queue: QueueLog,
-        options: SourceOptions,
-        participant: Participant,
-        *,
-        effects: Effects | None = None,
-        wait: Callable[[float], None] | None = None,
+        self, options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
     ) -> None:
         """`wait` returns after that many seconds, or as soon as there are news of the group; without it the membership
-        is asked. Nothing is read yet.
+        is asked. Nothing is read or connected yet.
         """
-        self.queue = queue
+        self.queue = queue = open_queue(options.target)
         self._options = options
         self._group = group = options.group
         self._effects = effects if effects is not None else Effects()
-        self._participant = participant
+        self._participant = participant = Participant(queue, options, self._effects)
         self._store_retry = participant.store_retry
         self._target: AvailableNowTarget | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None

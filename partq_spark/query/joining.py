@@ -8,7 +8,6 @@ resolve `latest` differently.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from partq_spark.base.effects import Effects, in_a_row, side_by_side
@@ -16,23 +15,25 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.urls import STORE
 from partq_spark.group.in_queue import GroupInQueue
 from partq_spark.group.membership import Membership
-from partq_spark.group.ownership import Ownership, open_ownership
+from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import admin
-from partq_spark.log.connect import open_queue, shared_store
+from partq_spark.log.connect import shared_store
 from partq_spark.log.groups import require_ownership
 from partq_spark.log.model import at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
 from partq_spark.query.batches import rewind_command
-from partq_spark.query.consumer import ConsumerLoop
-from partq_spark.query.participant import GroupParticipant, Participant, Ungrouped
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 
 BEAT_S = 1.0
 STORE_RETRY_S = 2.0
 """How long the stores themselves try again: not for long, because their callers go on trying."""
+
+CHECKPOINT_INTERVAL_S = 1.0
+PAID_CHECKPOINT_INTERVAL_S = 10.0
+"""The defaults: a write costs next to nothing on a disk, and a request elsewhere."""
 
 VERIFY_S = 30.0
 """Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
@@ -45,26 +46,9 @@ MOST_AT_ONCE = 16
 _log = logging.getLogger("partq.flow")
 
 
-def open_consumer(
-    options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
-) -> ConsumerLoop:
-    """The query that `options` describe; `wait` as `ConsumerLoop` has it. Nothing is read or connected yet."""
-    queue = open_queue(options.target)
-    effects = effects if effects is not None else Effects()
-    return ConsumerLoop(queue, options, _participant(queue, options, effects), effects=effects, wait=wait)
-
-
-def _participant(queue: QueueLog, options: SourceOptions, effects: Effects) -> Participant:
-    group = options.group
-    if group is None:
-        return Ungrouped(queue, options, effects)
-
-    def join(flow: str) -> tuple[Membership, CheckpointStore]:
-        return join_group(queue, options, group, flow, effects)
-
-    return GroupParticipant(
-        queue, options, effects, create_group=lambda: create_group(queue, options, group), join=join
-    )
+def starting_place(options: SourceOptions) -> Boundary:
+    """Where a query begins that has read nothing yet."""
+    return options.start or Boundary(edge="latest")
 
 
 def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -> None:
@@ -72,7 +56,7 @@ def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -
     `Invalid` if it is shared in another way.
     """
     head = queue.refresh()
-    place = options.start or Boundary(edge="latest")
+    place = starting_place(options)
     require_ownership(head, group.name, group.ownership, store=queue.store.url)
     found = head.groups.get(group.name)
     if found is None:
@@ -97,58 +81,30 @@ def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -
 
 
 def join_group(
-    queue: QueueLog,
-    options: SourceOptions,
-    group: GroupOptions,
-    flow: str,
-    effects: Effects | None = None,
+    queue: QueueLog, options: SourceOptions, group: GroupOptions, flow: str, effects: Effects
 ) -> tuple[Membership, CheckpointStore]:
     """A membership of `flow` in the group as the queue's head shows it, not bound yet, and its checkpoints. Raises
     `Invalid`.
     """
-    target = options.target
+    target, paid = options.target, is_paid(queue.store.url)
     found = GroupInQueue(queue, group.name)
     checkpoints = found.checkpoints(shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s)), effects)
-    ownership = None
-    if group.ownership != "none":
-        ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=found.key)
-    settings = session_settings(group, queue.store.url, options.max_delivered_unacked)
-    return membership_in(found, checkpoints, ownership, flow, settings, effects, queue.store.url), checkpoints
-
-
-def membership_in(
-    group: GroupInQueue,
-    checkpoints: CheckpointStore,
-    ownership: Ownership | None,
-    flow: str,
-    settings: SessionSettings,
-    effects: Effects | None,
-    store_url: str,
-) -> Membership:
-    """A membership over these stores; `ownership` is None for a flow that has the group to itself."""
-    run = side_by_side(ThreadPoolExecutor(MOST_AT_ONCE, "partq checkpoints")) if is_paid(store_url) else in_a_row
-    if ownership is None:
-        return SoloSession(group, checkpoints, flow, settings, effects, run)
-    return Session(ownership, group, checkpoints, flow, settings, effects, run)
-
-
-def session_settings(group: GroupOptions, store_url: str, most_unacknowledged: int | None) -> SessionSettings:
-    """By the options of a query, and by what requests cost."""
     interval_s = group.checkpoint_interval_s
-    interval_s = interval_s if interval_s is not None else default_checkpoint_interval_s(store_url)
-    return SessionSettings(
+    if interval_s is None:
+        interval_s = PAID_CHECKPOINT_INTERVAL_S if paid else CHECKPOINT_INTERVAL_S
+    settings = SessionSettings(
         session_timeout_s=group.session_timeout_s,
-        beat_interval_s=beat_interval_s(group, store_url),
+        beat_interval_s=beat_interval_s(group, queue.store.url),
         checkpoint_interval_s=interval_s,
-        verify_interval_s=max(interval_s, VERIFY_S if is_paid(store_url) else BEAT_S),
+        verify_interval_s=max(interval_s, VERIFY_S if paid else BEAT_S),
         keep_offsets=group.keep_offsets,
-        max_unacknowledged=most_unacknowledged,
+        max_unacknowledged=options.max_delivered_unacked,
     )
-
-
-def default_checkpoint_interval_s(store_url: str) -> float:
-    """Seconds: a write costs next to nothing on a disk, and a request elsewhere."""
-    return 10.0 if is_paid(store_url) else 1.0
+    run = side_by_side(ThreadPoolExecutor(MOST_AT_ONCE, "partq checkpoints")) if paid else in_a_row
+    if group.ownership == "none":
+        return SoloSession(found, checkpoints, flow, settings, effects, run), checkpoints
+    ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=found.key)
+    return Session(ownership, found, checkpoints, flow, settings, effects, run), checkpoints
 
 
 def beat_interval_s(group: GroupOptions | None, store_url: str) -> float:

@@ -131,6 +131,15 @@ def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
         )
 
 
+def require_no_group(end: BatchEnd) -> None:
+    """Raises `Invalid` if the offset belongs to a group."""
+    if end.group is not None or end.flow is not None:
+        raise Invalid(
+            f"the Spark checkpoint belongs to group {end.group!r}, this query has no group: give the option "
+            "`group`, or use a new checkpoint location"
+        )
+
+
 def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
     """Raises `Invalid` if the offset belongs to another group, to none, or to another flow than `flow`, if that is
     given.

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from partq_spark.base.effects import Effects
@@ -24,62 +23,130 @@ from partq_spark.log import groups
 from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
+from partq_spark.query.joining import create_group, join_group, starting_place
 from partq_spark.query.offsets import BatchEnd, BatchSpan
-from partq_spark.query.settings import Boundary, SourceOptions
+from partq_spark.query.settings import GroupOptions, SourceOptions
 from partq_spark.query.waiting import StoreRetry
 
 BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""
 
-Join = Callable[[str], tuple[Membership, CheckpointStore]]
 MOST_PLACES: Final = 50
 """Partitions that an error names with where the query was."""
 
 _log = logging.getLogger("partq.flow")
 
 
-class Participant(ABC):
-    """Who a query is for those who share its queue, and what is its own: `GroupParticipant` with a group, `Ungrouped`
-    without.
+class Participant:
+    """Who a query is for those who share its queue, and what is its own. Without a group its Spark checkpoint alone
+    says which query it is, and it has every partition. Nothing is read yet.
     """
 
     def __init__(self, queue: QueueLog, options: SourceOptions, effects: Effects) -> None:
         self._queue = queue
+        self._options = options
+        self._group = group = options.group
         self._effects = effects
-        what = str(queue) if options.group is None else f"group {options.group.name!r} of {queue}"
+        what = str(queue) if group is None else f"group {group.name!r} of {queue}"
         self.store_retry = StoreRetry(options.target.retry_timeout_s, effects, what)
-        self.flow: str | None = None  # until it is known
+        self.flow = group.flow if group is not None else None  # until it is known
         self.member: Membership | None = None  # once the query knows who it is
         self.view: View | None = None  # the last look
+        self._checkpoints: CheckpointStore | None = None
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """For messages."""
+        return f"the query of {self._queue}" if self._group is None else f"flow {self.flow!r} of {self._queue}"
 
-    @abstractmethod
     def introduce(self) -> BatchEnd:
-        """What the very first batch follows; without spans it is the end of that batch, which is empty."""
+        """What the very first batch follows. In a group it is the end of that batch, which is empty: the group is
+        there, the flow has its name, and nobody has been told yet. Raises `Invalid` for offsets that the queue does not
+        have.
+        """
+        if self._group is None:
+            head = self._queue.refresh()
+            start = planning.resolve(head, starting_place(self._options), "startingOffsets", self._queue.offsets_at)
+            spans = {partition: BatchSpan(EPOCH, offset, offset, 0) for partition, offset in start.items()}
+            return BatchEnd(queue_id=head.queue_id, spans=spans)
+        create_group(self._queue, self._options, self._group)
+        if self.flow is None:
+            self.flow = f"flow-{self._effects.token()}"
+        head = self._queue.head
+        since = head.groups[self._group.name].since_sequence
+        nothing = BatchEnd(queue_id=head.queue_id, group=self._group.name, since=since, flow=self.flow, spans={})
+        return offsets.in_ack_mode(nothing, self.flow, manual_acks=self._group.manual_acks)
 
-    @abstractmethod
     def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
-        """What an offset of this query's Spark checkpoint means; None: there is none yet. `to_read`: its batch is asked
-        for. Raises `Invalid` if it is another query's.
+        """What an offset of this query's Spark checkpoint means; adopts the flow's name. None: there is none yet.
+        `to_read`: its batch is asked for. Raises `Invalid` if it is another query's, or of another `ackMode`.
         """
+        end = offsets.decode(raw)
+        if end is None:
+            return None
+        if self._group is None:
+            offsets.require_no_group(end)
+            return end
+        # Once joined, it stays who it is: another run of the query may write into the same Spark checkpoint.
+        offsets.require_same_group(end, self._group.name, self._group.flow if self.member is None else self.flow)
+        self.flow = end.flow
+        return offsets.in_ack_mode(end, self.flow or "", manual_acks=self._group.manual_acks, to_read=to_read)
 
-    @abstractmethod
     def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
-        """The head now. Raises `Invalid` if it is another queue's than that of `known`. `complete`: whether the batch
-        up to `known` is.
+        """The head now; without a group that of the last look, which reads nothing else. Raises `Invalid` if it is
+        another queue's than that of `known`, or if the group of `known` was removed from it, or is shared in another
+        way; `Fenced` if it was removed and made again while this process was a flow of it. `complete`: whether the
+        batch up to `known` is.
         """
+        head = self._queue.refresh() if self._group is not None else self._queue.head
+        offsets.require_same_queue(known, head.queue_id, str(self._queue))
+        if self._group is not None:
+            self._require_same_life(head, known, self._group, complete=complete)
+            groups.require_ownership(head, self._group.name, self._group.ownership, store=self._queue.store.url)
+        return head
 
-    @abstractmethod
     def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
-        """The membership, bound; presenting what the query had according to `known`. Raises as `fresh_head`."""
+        """The membership, bound; presenting what the query had according to `known` (FLO-07). Raises as
+        `fresh_head`.
+        """
+        if self.member is None:
+            self.member = self._member(known, complete=complete)
+        member = self.member
+        if not member.is_bound:
+            mapping = {partition: span.epoch for partition, span in known.spans.items()}
+            bound = self.store_retry.call(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
+            self.seen(bound.view)
+            if not bound.answered:
+                _log.warning(
+                    "no coordinator has answered flow %s of %s for %.0f s: is one running (partq coordinator run)?",
+                    self.flow,
+                    self._queue,
+                    BIND_WAIT_S,
+                )
+        return member
 
-    @abstractmethod
+    def _member(self, known: BatchEnd, *, complete: bool) -> Membership:
+        group = self._group
+        if group is None:
+            return EveryPartition(self._queue, known, self._effects)
+        found = self.fresh_head(known, complete=complete).groups[group.name]
+        if found.ownership is None:
+            groups.join(self._queue, group.name, found.since_sequence, group.ownership)
+        member, self._checkpoints = join_group(self._queue, self._options, group, self.flow or "", self._effects)
+        return member
+
+    def _require_same_life(self, head: Head, known: BatchEnd, group: GroupOptions, *, complete: bool) -> None:
+        """A guard: the group is the one in which this query began."""
+        try:
+            groups.require_group(head, group.name, known.since or 0, f"flow {self.flow!r} ends")
+        except (Invalid, Fenced) as error:
+            where = None if group.manual_acks else _places(known, len(head.next), complete=complete)
+            said = str(error) + (f"; {where}" if where else "")
+            raise type(error)(said) if self.member is not None else Invalid(said) from error
+
     def checkpoint(self, partition: int) -> Checkpoint | None:
         """A partition's checkpoint as it is now. Raises `Unavailable`, `Corrupt`."""
+        return self._checkpoints.read(partition) if self._checkpoints is not None else None
 
     def bound_member(self) -> Membership | None:
         """The membership, if it is bound."""
@@ -98,109 +165,6 @@ class Participant(ABC):
             _log.info("%s is %s now", self.name, "active" if update.active else "inactive")
         self.view = view
         return view
-
-
-class GroupParticipant(Participant):
-    """A query's name in its group, and its membership. `create_group` makes the group in the head, or warns if it is
-    there and begins elsewhere; `join` makes a membership from a flow's name. Nothing is read yet.
-    """
-
-    def __init__(
-        self,
-        queue: QueueLog,
-        options: SourceOptions,
-        effects: Effects,
-        *,
-        create_group: Callable[[], None],
-        join: Join,
-    ) -> None:
-        super().__init__(queue, options, effects)
-        if options.group is None:
-            raise Invalid("a query without a group is no flow: give the option group")
-        self._group = options.group
-        self._create_group = create_group
-        self._join = join
-        self._checkpoints: CheckpointStore | None = None
-        self.flow = options.group.flow
-
-    @property
-    def name(self) -> str:
-        return f"flow {self.flow!r} of {self._queue}"
-
-    def introduce(self) -> BatchEnd:
-        """The first end: the group is there, the flow has its name, and nobody has been told yet."""
-        self._create_group()
-        if self.flow is None:
-            self.flow = f"flow-{self._effects.token()}"
-        head = self._queue.head
-        nothing = BatchEnd(
-            queue_id=head.queue_id,
-            group=self._group.name,
-            since=head.groups[self._group.name].since_sequence,
-            flow=self.flow,
-            spans={},
-        )
-        return offsets.in_ack_mode(nothing, self.flow, manual_acks=self._group.manual_acks)
-
-    def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
-        """An offset of this group, flow and `ackMode`; adopts the flow's name. `to_read`: its batch is asked for.
-        Raises `Invalid`.
-        """
-        end = offsets.decode(raw)
-        if end is None:
-            return None
-        # Once joined, it stays who it is: another run of the query may write into the same Spark checkpoint.
-        offsets.require_same_group(end, self._group.name, self._group.flow if self.member is None else self.flow)
-        self.flow = end.flow
-        return offsets.in_ack_mode(end, self.flow or "", manual_acks=self._group.manual_acks, to_read=to_read)
-
-    def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
-        """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was
-        removed from it, or is shared in another way; `Fenced` if it was removed and made again while this process was a
-        flow of it. `complete`: whether the batch up to `known` is.
-        """
-        head = self._queue.refresh()
-        offsets.require_same_queue(known, head.queue_id, str(self._queue))
-        self._require_same_life(head, known, complete=complete)
-        groups.require_ownership(head, self._group.name, self._group.ownership, store=self._queue.store.url)
-        return head
-
-    def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
-        """The membership, bound; presenting what this flow had according to `known` (FLO-07). Raises as
-        `fresh_head`.
-        """
-        if self.member is None:
-            head = self.fresh_head(known, complete=complete)
-            found = head.groups[self._group.name]
-            if found.ownership is None:
-                groups.join(self._queue, self._group.name, found.since_sequence, self._group.ownership)
-            self.member, self._checkpoints = self._join(self.flow or "")
-        member = self.member
-        if not member.is_bound:
-            mapping = {partition: span.epoch for partition, span in known.spans.items()}
-            bound = self.store_retry.call(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
-            self.seen(bound.view)
-            if not bound.answered:
-                _log.warning(
-                    "no coordinator has answered flow %s of %s for %.0f s: is one running (partq coordinator run)?",
-                    self.flow,
-                    self._queue,
-                    BIND_WAIT_S,
-                )
-        return member
-
-    def _require_same_life(self, head: Head, known: BatchEnd, *, complete: bool) -> None:
-        """A guard: the group is the one in which this query began."""
-        try:
-            groups.require_group(head, self._group.name, known.since or 0, f"flow {self.flow!r} ends")
-        except (Invalid, Fenced) as error:
-            where = None if self._group.manual_acks else _places(known, len(head.next), complete=complete)
-            said = str(error) + (f"; {where}" if where else "")
-            raise type(error)(said) if self.member is not None else Invalid(said) from error
-
-    def checkpoint(self, partition: int) -> Checkpoint | None:
-        """A partition's checkpoint as it is now. Raises `Unavailable`, `Corrupt`."""
-        return self._checkpoints.read(partition) if self._checkpoints is not None else None
 
 
 def _places(known: BatchEnd, partitions: int, *, complete: bool) -> str | None:
@@ -295,45 +259,3 @@ def _claim(head: Head, partition: int) -> Claim:
         redelivered_below=0,
         paused=False,
     )
-
-
-class Ungrouped(Participant):
-    """A query without a group: its Spark checkpoint alone says which query it is."""
-
-    def __init__(self, queue: QueueLog, options: SourceOptions, effects: Effects) -> None:
-        super().__init__(queue, options, effects)
-        self._options = options
-
-    @property
-    def name(self) -> str:
-        return f"the query of {self._queue}"
-
-    def introduce(self) -> BatchEnd:
-        """Where the query begins. Raises `Invalid` for offsets that the queue does not have."""
-        head = self._queue.refresh()
-        place = self._options.start or Boundary(edge="latest")
-        start = planning.resolve(head, place, "startingOffsets", self._queue.offsets_at)
-        spans = {partition: BatchSpan(EPOCH, offset, offset, 0) for partition, offset in start.items()}
-        return BatchEnd(queue_id=head.queue_id, spans=spans)
-
-    def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
-        end = offsets.decode(raw)
-        if end is not None and (end.group is not None or end.flow is not None):
-            raise Invalid(
-                f"the Spark checkpoint belongs to group {end.group!r}, this query has no group: give the option "
-                "`group`, or use a new checkpoint location"
-            )
-        return end
-
-    def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
-        """The head of the last look, which reads nothing else. Raises `Invalid` if it is another queue's."""
-        offsets.require_same_queue(known, self._queue.head.queue_id, str(self._queue))
-        return self._queue.head
-
-    def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
-        if self.member is None:
-            self.member = EveryPartition(self._queue, known, self._effects)
-        return self.member
-
-    def checkpoint(self, partition: int) -> Checkpoint | None:
-        return None

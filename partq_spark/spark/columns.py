@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from partq_spark.log.model import Head
     from partq_spark.log.schema.columns import Columns
-    from partq_spark.query.typed_columns import TypedColumns
+    from partq_spark.query.columns import TypedColumns
 
 _KEPT: Final = (
     types.BooleanType,
@@ -88,7 +88,7 @@ def default_schema(columns: Columns, include_headers: bool) -> StructType:
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from partq_spark.query.typed_columns import default_typed_columns
+    from partq_spark.query.columns import default_typed_columns
 
     return from_arrow_schema(default_typed_columns(columns, include_headers).schema)
 
@@ -99,7 +99,7 @@ def wanted_by(head: Head, schema: StructType) -> WantedColumns | TypedColumns:
     """
     if head.columns is None:
         return wanted_columns(column_types(schema, nulls=True))
-    from partq_spark.query.typed_columns import wanted_typed_columns
+    from partq_spark.query.columns import wanted_typed_columns
 
     try:
         for field in schema.fields:

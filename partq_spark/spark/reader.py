@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from partq_spark.query.columns import TypedColumns
     from partq_spark.query.consumer import ConsumerLoop
     from partq_spark.query.consumer_process import ConsumerProcess
-    from partq_spark.query.typed_columns import TypedColumns
 
 logger = logging.getLogger(__name__)
 
@@ -167,12 +167,13 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._process is None:
             # Here, because the processes that read rows import this module, too, and need nothing of it.
             from partq_spark.group.ownership import import_client
+            from partq_spark.query.consumer import ConsumerLoop
             from partq_spark.query.consumer_process import ConsumerProcess
-            from partq_spark.query.joining import beat_interval_s, open_consumer
+            from partq_spark.query.joining import beat_interval_s
 
             group = self.options.group
             self._process = ConsumerProcess(
-                lambda wait: open_consumer(self.options, wait=wait),
+                lambda wait: ConsumerLoop(self.options, wait=wait),
                 is_flow=group is not None,
                 ahead=lambda: import_client(group.ownership if group is not None else "none"),
                 beat_s=beat_interval_s(group, self.options.target.store),

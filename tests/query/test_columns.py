@@ -26,8 +26,17 @@ from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from partq_spark.query import typed_columns
-from partq_spark.query.columns import MOST_BYTES, MOST_ROWS, batch_schema, batches
+from partq_spark.query.columns import (
+    METADATA_TYPES,
+    MOST_BYTES,
+    MOST_ROWS,
+    TypedColumns,
+    batch_schema,
+    batches,
+    default_typed_columns,
+    named_typed_columns,
+    wanted_typed_columns,
+)
 from partq_spark.query.schema import (
     HEADERS_TYPE,
     SOURCE_TYPES,
@@ -37,7 +46,6 @@ from partq_spark.query.schema import (
     named_columns,
     wanted_columns,
 )
-from partq_spark.query.typed_columns import METADATA_TYPES, TypedColumns, default_typed_columns, wanted_typed_columns
 from tests.log import typed
 from tests.log.queues import World
 from tests.log.schema import shapes
@@ -78,7 +86,7 @@ def test_a_column_may_be_asked_for_as_any_type_that_it_has_had_and_a_name_alone_
         assert wanted_typed_columns(widened, pa.schema([pa.field("id", kind)])).payload.types == [kind]
     with pytest.raises(Invalid, match=r"column 'id' is asked for as SMALLINT, it is BIGINT .before that INT."):
         wanted_typed_columns(widened, pa.schema([pa.field("id", pa.int16())]))
-    assert typed_columns.named_typed_columns(widened, ["id"]).schema == pa.schema([pa.field("id", pa.int64(), False)])
+    assert named_typed_columns(widened, ["id"]).schema == pa.schema([pa.field("id", pa.int64(), False)])
     loose = pa.list_(pa.field("element", pa.struct([("a", pa.int32()), ("b", pa.string())])))
     found = wanted_typed_columns(COLUMNS, pa.schema([("tags", loose)]))
     assert found.payload.types == [loose], "what may not be null is asked for as what may"

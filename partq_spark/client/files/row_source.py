@@ -24,7 +24,7 @@ from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_columns
 from partq_spark.log.staged import Stage
-from partq_spark.query.typed_columns import METADATA
+from partq_spark.query.columns import METADATA
 
 OWN = headers_name(typed=True)
 
