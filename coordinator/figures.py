@@ -14,19 +14,18 @@ from typing import Final, Protocol
 
 from coordinator.heads import GroupFacts
 from coordinator.health import Status
-from coordinator.measuring import Calls, Tally
-from coordinator.metrics import CallFigures, GroupFigures, PartitionFigures, Picture, QueueFigures
+from coordinator.measuring import Tally
+from coordinator.metrics import GroupFigures, Picture, queue_samples
 from coordinator.runtime import GroupRuntime
-from partq_spark import __version__
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.base.metrics import Sample
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition, PartitionStatus, Phase, RebalanceStatus
-from partq_spark.group.status import partition_status
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition
 from partq_spark.log import clocks
 from partq_spark.log.codec import decode_head
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import at
 from partq_spark.log.publish_times import published_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Clocked, Document, ObjectStore
@@ -53,15 +52,9 @@ class _Queue:
     """What is kept of a head as long as it is the same: a decoded one takes some 200 kB."""
 
     document: Document
-    figures: QueueFigures
+    samples: list[Sample]
     next: tuple[int, ...]
     earliest: tuple[int, ...]
-
-    def handle(self, store: ObjectStore, effects: Effects) -> QueueLog:
-        """A handle that knows this head."""
-        made = QueueLog(store, self.figures.namespace, self.figures.queue, effects)
-        made.remember(decode_head(self.document.body, made.head_name), self.document.etag)
-        return made
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,7 +77,6 @@ class _Looks:
     until_s: float
     now_s: Callable[[], float]
     is_away: bool = False
-    ages_unknown: int = 0
 
     @property
     def are_allowed(self) -> bool:
@@ -128,18 +120,13 @@ class Figures:
             known = {runtime.key for runtime, _ in led}
             self._known = {key: each for key, each in self._known.items() if key in known}
             return Picture(
-                version=__version__,
                 name=self._name,
                 namespace=self._namespace,
                 status=self._service.status(),
-                queues=[each.figures for each in self._queues.values()],
+                queues={queue: each.samples for queue, each in self._queues.items()},
                 groups=[self._group(runtime, facts, self._queues[runtime.key.queue], looks) for runtime, facts in led],
                 followed=[runtime.key for runtime, _ in groups if runtime.key not in known],
-                events=self._tally.events.all(),
-                housekeeping=self._tally.housekeeping.all(),
-                store=_calls(self._tally.store),
-                ownership=_calls(self._tally.ownership),
-                ages_unknown=looks.ages_unknown,
+                tally=self._tally,
             )
 
     def _look_at_queues(self, documents: Mapping[str, Document]) -> None:
@@ -149,41 +136,25 @@ class Figures:
             known = before.get(queue)
             if known is None or known.document.etag != document.etag:
                 head = decode_head(document.body, queue)
-                known = _Queue(document=document, figures=_figures(head), next=head.next, earliest=head.earliest)
+                known = _Queue(document=document, samples=queue_samples(head), next=head.next, earliest=head.earliest)
             self._queues[queue] = known
 
     def _group(self, runtime: GroupRuntime, facts: GroupFacts, queue: _Queue, looks: _Looks) -> GroupFigures:
-        state = runtime.state
-        partitions = state.partitions if state is not None else {n: Partition(partition=n) for n in facts.partitions}
+        state = runtime.state or GroupState(
+            queue_id=facts.queue_id,
+            settings=facts.settings,
+            partitions={number: Partition(partition=number) for number in facts.partitions},
+        )
         identity = facts.queue_id, facts.rewinds
         known = self._known.get(runtime.key)
         if known is None or known.identity != identity:
             known = self._known[runtime.key] = _Known(identity=identity)
-        reached = self._acknowledged(runtime, facts, partitions, known, looks, queue.next)
+        reached = self._acknowledged(runtime, facts, state.partitions, known, looks, queue.next)
         lags = {number: max(at(queue.next, number) - offset, 0) for number, offset in reached.items()}
         behind = {n: max(reached[n], at(queue.earliest, n)) for n, lag in lags.items() if lag}
-        ages = self._ages(queue, behind, known, looks)
-        ages |= {number: 0.0 for number, lag in lags.items() if not lag}
-        looks.ages_unknown += len(lags.keys() - ages.keys())
-        return GroupFigures(
-            key=runtime.key,
-            status=state.status if state is not None else RebalanceStatus.READY,
-            partitions=[
-                PartitionFigures(
-                    partition=number,
-                    status=PartitionStatus.UNASSIGNED if state is None else partition_status(state, partition),
-                    epoch=_epoch(partition),
-                    lag=lags.get(number),
-                    lag_s=ages.get(number),
-                )
-                for number, partition in sorted(partitions.items())
-            ],
-            stuck=sum(bool(partition.stuck) for partition in partitions.values()),
-            flows=_flows(state),
-            handoffs=runtime.handoffs.ended,
-            pause=runtime.handoffs.pause(),
-            redelivered=runtime.handoffs.redelivered,
-        )
+        ages_s = self._ages_s(runtime.key, queue, behind, known, looks)
+        ages_s |= {number: 0.0 for number, lag in lags.items() if not lag}
+        return GroupFigures(key=runtime.key, state=state, lags=lags, ages_s=ages_s, handoffs=runtime.handoffs)
 
     def _acknowledged(
         self,
@@ -225,16 +196,19 @@ class Figures:
     def _is_behind(self, known: _Known, partitions: Sequence[int], ends: Sequence[int]) -> bool:
         return any(known.offsets.get(number, (0, 0))[1] < at(tuple(ends), number) for number in partitions)
 
-    def _ages(self, queue: _Queue, behind: Mapping[int, int], known: _Known, looks: _Looks) -> dict[int, float]:
+    def _ages_s(
+        self, key: GroupKey, queue: _Queue, behind: Mapping[int, int], known: _Known, looks: _Looks
+    ) -> dict[int, float]:
         """By partition, how old the message at its offset in `behind` is; without those that are not known."""
         known.published = {n: each for n, each in known.published.items() if behind.get(n) == each[0]}
         unknown = {number: offset for number, offset in behind.items() if number not in known.published}
         if not behind:
             return {}
         if unknown and looks.are_allowed:
-            handle = queue.handle(self._store, self._effects)
+            log = QueueLog(self._store, key.namespace, key.queue, self._effects)
+            log.remember(decode_head(queue.document.body, log.head_name), queue.document.etag)
             try:
-                found = published_us(handle, handle.head, unknown)
+                found = published_us(log, log.head, unknown)
             except PartqError as error:  # what was collected meanwhile, or is damaged, is of this group alone
                 looks.is_away = isinstance(error, Unavailable)
             else:
@@ -253,33 +227,3 @@ def _said(partition: Partition, flows: Mapping[str, FlowRecord]) -> int | None:
         return None
     progress = record.progress.get(partition.partition)
     return progress.acknowledged if progress is not None else None
-
-
-def _epoch(partition: Partition) -> int:
-    return partition.to_epoch if partition.phase is Phase.FENCING else partition.epoch
-
-
-def _flows(state: GroupState | None) -> dict[str, int]:
-    counts = {"active": 0, "inactive": 0, "unbound": 0}
-    for flow in state.flows.values() if state is not None else ():
-        counts["unbound" if not flow.bound else "active" if flow.active else "inactive"] += 1
-    return counts
-
-
-def _figures(head: Head) -> QueueFigures:
-    return QueueFigures(
-        namespace=head.namespace,
-        queue=head.queue,
-        partitions=head.partitions,
-        messages=head.messages,
-        published=sum(head.next),
-        changes=head.sequence,
-        stored_bytes=head.stored_bytes,
-        quota_bytes=head.config.quota_bytes,
-        groups=len(head.groups),
-    )
-
-
-def _calls(calls: Calls) -> CallFigures:
-    durations = {operation: calls.durations[operation].distribution() for operation in sorted(calls.durations)}
-    return CallFigures(durations=durations, errors=calls.errors.all())

@@ -22,10 +22,10 @@ from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.fences import FenceRetries, carry_out, first_stuck
-from coordinator.handoffs import Handoffs
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log
+from coordinator.measuring import Handoffs
 from coordinator.reconciliation import Reconciliation, RemovedPartitions, binds, expired, is_without_flows, leftovers
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects, RunAll, in_a_row

@@ -30,6 +30,16 @@ class Metric:
     bounds: tuple[float, ...] = ()
 
 
+def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+    """One that goes up and down."""
+    return Metric(name=name, kind="gauge", help=text, labels=labels)
+
+
+def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+    """One that only grows while its process lives."""
+    return Metric(name=name, kind="counter", help=text, labels=labels)
+
+
 class Distribution(NamedTuple):
     """What a histogram holds: how many values fell into each of its buckets, the last one having no end, and their
     sum.

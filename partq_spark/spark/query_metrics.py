@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from partq_spark.base.metrics import Histogram, Metric, Sample
+from partq_spark.base.metrics import Histogram, Metric, Sample, counter, gauge
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
@@ -29,20 +29,12 @@ PHASES: Final = ("latestOffset", "queryPlanning", "getBatch", "walCommit", "addB
 """Of a micro-batch, as Spark names them."""
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=name, kind="gauge", help=text, labels=labels)
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...]) -> Metric:
-    return Metric(name=name, kind="counter", help=text, labels=labels)
-
-
 _QUERY: Final = ("query",)
 _SOURCE: Final = ("query", "queue", "group")
-RUNNING: Final = _gauge("partq_query_running", "1 while the streaming query runs, 0 after it has ended.", _QUERY)
-FAILURES: Final = _counter("partq_query_failures_total", "How often the query ended with an error.", _QUERY)
-BATCHES: Final = _counter("partq_query_batches_total", "Micro-batches that were completed.", _QUERY)
-ROWS: Final = _counter("partq_query_input_rows_total", "Rows that the query's sources gave.", _QUERY)
+RUNNING: Final = gauge("partq_query_running", "1 while the streaming query runs, 0 after it has ended.", _QUERY)
+FAILURES: Final = counter("partq_query_failures_total", "How often the query ended with an error.", _QUERY)
+BATCHES: Final = counter("partq_query_batches_total", "Micro-batches that were completed.", _QUERY)
+ROWS: Final = counter("partq_query_input_rows_total", "Rows that the query's sources gave.", _QUERY)
 DURATION: Final = Metric(
     name="partq_query_batch_duration_seconds",
     kind="histogram",
@@ -50,24 +42,24 @@ DURATION: Final = Metric(
     labels=_QUERY,
     bounds=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
 )
-PHASE: Final = _counter(
+PHASE: Final = counter(
     "partq_query_phase_seconds_total", "Time spent in each phase of micro-batches.", ("query", "phase")
 )
-PROGRESS_AT: Final = _gauge(
+PROGRESS_AT: Final = gauge(
     "partq_query_last_progress_timestamp_seconds", "When the last micro-batch was completed, Unix time.", _QUERY
 )
-SOURCE_LAG: Final = _gauge(
+SOURCE_LAG: Final = gauge(
     "partq_query_source_lag_messages", "Messages that the query had still to get, at its last micro-batch.", _SOURCE
 )
-SOURCE_PARTITIONS: Final = _gauge(
+SOURCE_PARTITIONS: Final = gauge(
     "partq_query_source_partitions", "Partitions that the query had at its last micro-batch.", _SOURCE
 )
-PARTITION_LAG: Final = _gauge(
+PARTITION_LAG: Final = gauge(
     "partq_query_partition_lag_messages",
     "Messages of a partition that the query had still to get, at its last micro-batch.",
     (*_SOURCE, "partition"),
 )
-LEFT_OUT: Final = _gauge(
+LEFT_OUT: Final = gauge(
     "partq_query_metrics_left_out", "Partitions without series of their own: there are too many.", ()
 )
 

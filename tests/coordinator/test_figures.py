@@ -13,16 +13,15 @@ import pytest
 from coordinator.core.events import NOBODY, Told
 from coordinator.core.handoff import Cause
 from coordinator.figures import LISTED_S, LOOKS_MOST_S, Figures
-from coordinator.handoffs import Handoffs, Outcome
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
-from coordinator.measuring import STORE_OPERATIONS, Tally, measured
-from coordinator.metrics import Picture
+from coordinator.measuring import STORE_OPERATIONS, Handoffs, Outcome, Tally, measured
+from coordinator.metrics import Picture, samples
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention
-from partq_spark.group.model import PartitionStatus, Progress, RebalanceStatus
+from partq_spark.group.model import Progress
 from partq_spark.log import admin
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
@@ -38,8 +37,8 @@ AT_ONCE: Final = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=3.0)
 class Scraped(World):
     """The one coordinator of a world, and who takes its picture."""
 
-    def __init__(self, *, looks_most_s: float = LOOKS_MOST_S) -> None:
-        super().__init__(partitions=2, config=AT_ONCE)
+    def __init__(self, *, looks_most_s: float = LOOKS_MOST_S, quota_bytes: int | None = None) -> None:
+        super().__init__(partitions=2, config=replace(AT_ONCE, quota_bytes=quota_bytes))
         sizes = LogSizes(inline_entries=4, fan_out=3)
         self.queue = QueueLog(self.objects, KEY.namespace, KEY.queue, self.effects(), sizes=sizes)
         self.shown = self.coordinator()
@@ -67,7 +66,7 @@ class Scraped(World):
     def lags(self) -> list[tuple[Any, Any]]:
         """Messages and seconds, by partition."""
         (group,) = self.picture().groups
-        return [(each.lag, each.lag_s) for each in group.partitions]
+        return [(group.lags.get(number), group.ages_s.get(number)) for number in group.state.partitions]
 
     def looks(self) -> dict[str, int]:
         """How often the store was asked for pictures."""
@@ -126,8 +125,9 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
 
         away.setattr(scraped.objects, "read", read)
         picture = scraped.picture()
-        assert all(each.lag and each.lag_s is None for each in picture.groups[0].partitions)
-        assert (picture.ages_unknown, picture.store.errors) == (2, {("read", "Unavailable"): 1})
+        assert all(picture.groups[0].lags.values())
+        assert picture.groups[0].ages_s == {}
+        assert scraped.tally.store.errors.all() == {("read", "Unavailable"): 1}
         assert len(asked) == 1, "one outage is met once in a picture"
     found = scraped.lags()
     assert all(25 < lag_s < 45 for _, lag_s in found)
@@ -174,20 +174,22 @@ def test_looks_end_when_their_time_is_over() -> None:
 def test_groups_and_queues_are_told_that_are_there_and_led_here(scraped: Scraped) -> None:
     """What is told of them is in `test_metrics`."""
     scraped.run(2)
-    (group,) = scraped.picture().groups
-    assert (group.status, group.flows) == (RebalanceStatus.READY, {"active": 0, "inactive": 0, "unbound": 0})
-    assert {each.status for each in group.partitions} == {PartitionStatus.UNASSIGNED}
+    told = {(each.metric.name, each.labels[3:]): each.value for each in samples(scraped.picture())}
+    assert told["partq_group_rebalance_status", ("Ready",)] == 1
+    assert [told["partq_group_flows", (state,)] for state in ("active", "inactive", "unbound")] == [0, 0, 0]
+    assert told["partq_group_partitions", ("Unassigned",)] == 2
     scraped.handled(3, 0, 0)
     retention.trim(scraped.queue, scraped.queue.head.next)
-    (queue,) = scraped.picture().queues
-    assert (queue.messages, queue.published) == (0, 24), "what was trimmed counts as published"
+    told = {(each.metric.name, each.labels[2:]): each.value for each in samples(scraped.picture())}
+    assert told["partq_queue_messages", ()] == 0
+    assert told["partq_queue_published_messages_total", ()] == 24, "what was trimmed counts as published"
     scraped.shown = scraped.coordinator("c2")
     scraped.shown.step()
     picture = scraped.picture()
     assert (picture.groups, picture.followed) == ([], [KEY]), "a group that another one leads is only named"
     admin.delete_queue(scraped.queue)
     picture = scraped.picture()
-    assert (picture.queues, picture.groups) == ([], [])
+    assert (picture.queues, picture.groups) == ({}, [])
 
 
 # --- handoffs ---------------------------------------------------------------------------------------------------------

@@ -14,41 +14,38 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from coordinator import metrics
-from coordinator.handoffs import Handoffs
 from coordinator.health import access_beside_health, metrics_for
 from coordinator.logs import FieldValue, Lines, Log, coordinator_logger, print_lines
-from coordinator.measuring import HOUSEKEEPING, Tally
-from coordinator.metrics import METRICS, CallFigures, GroupFigures, Picture, samples
-from partq_spark.base.metrics import Collector, Distribution, Exposition
+from coordinator.measuring import Handoffs, Tally
+from coordinator.metrics import METRICS, GroupFigures, Picture, samples
+from partq_spark.base.errors import Unavailable
+from partq_spark.base.metrics import Collector, Exposition, Sample
 from partq_spark.group.model import GroupKey
 from tests.coordinator.test_figures import Scraped
 
-CALLS = CallFigures(durations={"load": Distribution((1,) * 13, 7.0)}, errors={("load", "Unavailable"): 2})
+
+def away() -> None:
+    raise Unavailable("away (test)")
 
 
 @pytest.fixture(scope="module")
 def full() -> Picture:
     """Of three flows with two partitions, of which one was taken from its flow with messages in hand."""
-    scraped = Scraped()
+    scraped = Scraped(quota_bytes=9000)
     scraped.handled(3, 3, 3)
     scraped.flow("b")
     scraped.flow("c")
     scraped.run(5)
-    picture = scraped.picture()
-    return replace(
-        picture,
-        queues=[replace(each, quota_bytes=9000) for each in picture.queues],
-        followed=(GroupKey("default", "orders", "audit"),),
-        events={("pause",): 3},
-        housekeeping={("trimmed_messages",): 5},
-        store=CALLS,
-        ownership=CALLS,
-    )
+    scraped.tally.hear("pause", {})
+    for calls in (scraped.tally.store, scraped.tally.ownership):
+        with pytest.raises(Unavailable):
+            calls.timed("load", away)
+    return replace(scraped.picture(), followed=(GroupKey("default", "orders", "audit"),))
 
 
 def with_partitions(group: GroupFigures, count: int) -> GroupFigures:
-    return replace(group, partitions=[replace(group.partitions[0], partition=number) for number in range(count)])
+    partitions = {n: replace(group.state.partitions[0], partition=n) for n in range(count)}
+    return replace(group, state=replace(group.state, partitions=partitions), lags=dict.fromkeys(range(count), 3))
 
 
 def text(picture: Picture) -> str:
@@ -124,18 +121,16 @@ def test_a_group_is_told_as_it_is_and_what_is_not_known_or_has_not_happened_is_l
         'handoff_pause_seconds_bucket{le="2.5"} 0.0',
         'handoff_pause_seconds_bucket{le="5.0"} 1.0',
     ]
-    (group,), (queue,) = full.groups, full.queues
-    first, second = group.partitions
-    unknown = replace(second, lag=None, lag_s=None)
-    half = replace(full, groups=[replace(group, partitions=[first, unknown])])
+    (group,) = full.groups
+    half = replace(full, groups=[replace(group, lags={0: 3}, ages_s={0: 7.0})])
     found = told(half, "lag_messages", "lag_seconds", "partition_lag_messages")
     assert found == ["lag_messages{} 3.0", "lag_seconds{} 7.0", 'partition_lag_messages{partition="0"} 3.0']
-    quiet = replace(group, pause=Handoffs().pause(), partitions=[unknown])
-    new = replace(full, groups=[quiet], queues=[replace(queue, quota_bytes=None)], ages_unknown=1)
+    quiet = replace(group, handoffs=Handoffs(), lags={}, ages_s={})
+    new = replace(full, groups=[quiet])
     assert told(new, "handoff_pause_seconds_bucket", "handoff_pause_seconds_count", "lag_messages", "lag_seconds") == []
     assert 'handoffs_total{outcome="lost"} 0.0' in told(new, "handoffs_total"), "a counter begins at 0"
-    assert "partq_group_lag_seconds_unknown 1.0" in text(new)
-    assert "partq_queue_quota_bytes{" not in text(new)
+    assert "partq_group_lag_seconds_unknown 2.0" in text(replace(full, groups=[replace(group, ages_s={})]))
+    assert "partq_queue_quota_bytes{" not in text(Scraped().picture())
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -143,18 +138,22 @@ def test_a_group_is_told_as_it_is_and_what_is_not_known_or_has_not_happened_is_l
 
 def test_there_are_never_more_series_than_the_bounds_allow(full: Picture) -> None:
     """A group whose partitions are too many is told in sums."""
-    (group,), (queue,) = full.groups, full.queues
+    (group,) = full.groups
     keys = [GroupKey("default", "orders", f"g{number:04}") for number in range(1000)]
     many = [replace(with_partitions(group, 21), key=key) for key in keys]
-    queues = [replace(queue, queue=f"q{number:04}") for number in range(1000)]
+    queues = {f"q{number:04}": full.queues["orders"] for number in range(1000)}
     picture = replace(full, groups=[with_partitions(group, 2001), *many], followed=keys, queues=queues)
     found = list(samples(picture))
     assert len(found) < 200 * 8 + 200 * 22 + 200 + 3 * 2000 + 100
-    left_out = {sample.labels[0]: sample.value for sample in found if sample.metric is metrics.LEFT_OUT}
+
+    def values(name: str) -> list[Sample]:
+        return [sample for sample in found if sample.metric.name == name]
+
+    left_out = {sample.labels[0]: sample.value for sample in values("partq_metrics_left_out")}
     told_whole = 2000 // 21 * 21
     assert left_out == {"queues": 800, "groups": 801, "partitions": 2001 + 1000 * 21 - told_whole}
-    assert sum(sample.metric is metrics.LAG for sample in found) == told_whole
-    assert [sample.value for sample in found if sample.metric is metrics.GROUP_LAG] == [6003, *[63] * 199]
+    assert len(values("partq_group_partition_lag_messages")) == told_whole
+    assert [sample.value for sample in values("partq_group_lag_messages")] == [6003, *[63] * 199]
     assert [*samples(replace(picture, groups=picture.groups[::-1]))] == found, "in any order"
 
 
@@ -169,8 +168,12 @@ def test_the_log_is_counted_whatever_is_printed() -> None:
     log("info", "messages_trimmed", messages=2, held_back=None)
     log("info", "objects_deleted", objects=3, bytes=700, marked=1)
     assert tally.events.all() == {("fence_failed",): 1, ("messages_trimmed",): 2, ("objects_deleted",): 1}
-    assert tally.housekeeping.all() == {("trimmed_messages",): 7, ("deleted_objects",): 3, ("deleted_bytes",): 700}
-    assert {*HOUSEKEEPING.values()} == metrics.TIDIED.keys()
+    tidied = {each.metric.name: each.value for each in tally.samples() if each.value and not each.labels}
+    assert tidied == {
+        "partq_housekeeping_trimmed_messages_total": 7,
+        "partq_housekeeping_deleted_objects_total": 3,
+        "partq_housekeeping_deleted_bytes_total": 700,
+    }
 
 
 # --- over the wire ----------------------------------------------------------------------------------------------------
