@@ -7,13 +7,12 @@ killed or slept does no harm, and nothing has to be fenced. What goes wrong with
 
 from __future__ import annotations
 
-import threading
-import time
+import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -38,9 +37,7 @@ TASK_RETRY_S: Final = 10.0
 """For so long a task tries again what others change or a store does not answer; the next one is not far."""
 
 RENEW_MOST_S: Final = 600.0
-"""For so long a single task keeps the lease."""
-
-LEASE_THREAD: Final = "housekeeper lease"
+"""For so long a single task keeps the lease: one that hangs must not keep others from housekeeping."""
 
 
 def lease_key(namespace: str) -> GroupKey:
@@ -48,77 +45,75 @@ def lease_key(namespace: str) -> GroupKey:
     return GroupKey("_housekeeping", namespace, "_lease")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskReport:
-    """What a task did, as facts for the log; `event` None: nothing worth a line. `empty`: there was nothing to do."""
+class TaskReport(NamedTuple):
+    """What a task did, for the log."""
 
-    event: str | None
+    event: str
     facts: Mapping[str, FieldValue]
-    empty: bool = False
 
 
-class QueueTasks:
-    """The three kinds of task, on the real queues."""
+def do_task(task: Task, store: ObjectStore, settings: Settings) -> TaskReport | None:
+    """One task, on the real queue; None: there was nothing to do. Raises as the log does; `Invalid` if the queue is
+    gone.
+    """
+    queue = QueueLog(store, settings.namespace, task.queue, retry_timeout_s=TASK_RETRY_S)
+    queue.require(task.queue_id)
+    match task.work:
+        case Work.RETAIN:
+            return _retain(queue)
+        case Work.COMPACT:
+            return _compact(queue, settings.compaction_min_age_s)
+        case Work.COLLECT:
+            return _collect(queue, settings.collection_grace_s)
 
-    def __init__(self, store: ObjectStore, settings: Settings) -> None:
-        self._store = store
-        self._settings = settings
 
-    def do(self, task: Task) -> TaskReport:
-        """One task. Raises as the log does; `Invalid` if the queue is gone."""
-        queue = QueueLog(self._store, self._settings.namespace, task.queue, retry_timeout_s=TASK_RETRY_S)
-        queue.require(task.queue_id)
-        match task.work:
-            case Work.RETAIN:
-                return self._retain(queue)
-            case Work.COMPACT:
-                return self._compact(queue)
-            case Work.COLLECT:
-                return self._collect(queue)
+def _retain(queue: QueueLog) -> TaskReport | None:
+    done = retain(queue)
+    if not done.trimmed:
+        return None
+    retention_s = queue.head.config.retention_s or 0.0
+    facts: dict[str, FieldValue] = {
+        "messages": done.trimmed,
+        "held_back": sum(each.messages for each in done.held_back) or None,
+        "held_back_by": ", ".join(sorted({each.group for each in done.held_back})) or None,
+        "reason": f"older than the retention of {retention_s:g} s and acknowledged by every group",
+    }
+    return TaskReport("messages_trimmed", facts)
 
-    def _retain(self, queue: QueueLog) -> TaskReport:
-        done = retain(queue)
-        held = sum(each.messages for each in done.held_back)
-        retention_s = queue.head.config.retention_s or 0.0
-        facts: dict[str, FieldValue] = {
-            "messages": done.trimmed,
-            "held_back": held or None,
-            "held_back_by": ", ".join(sorted({each.group for each in done.held_back})) or None,
-            "reason": f"older than the retention of {retention_s:g} s and acknowledged by every group",
-        }
-        return TaskReport(event="messages_trimmed" if done.trimmed else None, facts=facts, empty=not done.trimmed)
 
-    def _compact(self, queue: QueueLog) -> TaskReport:
-        from partq_spark.log.compaction import compact  # Arrow, which only the one who compacts needs
+def _compact(queue: QueueLog, min_age_s: float) -> TaskReport | None:
+    from partq_spark.log.compaction import compact  # Arrow, which only the one who compacts needs
 
-        done = compact(queue, min_age_s=self._settings.compaction_min_age_s)
-        if done is None:
-            return TaskReport(event=None, facts={}, empty=True)
-        facts: dict[str, FieldValue] = {
-            "messages": done.messages,
-            "slices_before": done.slices_before,
-            "slices": done.slices,
-            "bytes_before": done.bytes_before,
-            "bytes": done.bytes,
-            "reason": f"small slices older than {self._settings.compaction_min_age_s:g} s",
-        }
-        return TaskReport(event="log_compacted", facts=facts)
+    done = compact(queue, min_age_s=min_age_s)
+    if done is None:
+        return None
+    facts: dict[str, FieldValue] = {
+        "messages": done.messages,
+        "slices_before": done.slices_before,
+        "slices": done.slices,
+        "bytes_before": done.bytes_before,
+        "bytes": done.bytes,
+        "reason": f"small slices older than {min_age_s:g} s",
+    }
+    return TaskReport("log_compacted", facts)
 
-    def _collect(self, queue: QueueLog) -> TaskReport:
-        grace_s = self._settings.collection_grace_s
-        done = log_housekeeping.collect(queue, grace_s=grace_s)
-        facts: dict[str, FieldValue] = {
-            "objects": done.deleted,
-            "bytes": done.deleted_bytes,
-            "marked": done.marked,
-            "reason": f"nothing has referred to them for the grace of {grace_s:g} s",
-        }
-        return TaskReport(event="objects_deleted" if done.deleted else None, facts=facts, empty=not done.deleted)
+
+def _collect(queue: QueueLog, grace_s: float) -> TaskReport | None:
+    done = log_housekeeping.collect(queue, grace_s=grace_s)
+    if not done.deleted:
+        return None
+    facts: dict[str, FieldValue] = {
+        "objects": done.deleted,
+        "bytes": done.deleted_bytes,
+        "marked": done.marked,
+        "reason": f"nothing has referred to them for the grace of {grace_s:g} s",
+    }
+    return TaskReport("objects_deleted", facts)
 
 
 class Housekeeper:
-    """`heads` shows the queues; `do`, the clocks and `renewal_s` (real seconds between two renewals of the lease beside
-    a task; None: the time of a look) are given by tests.
+    """`heads` shows the queues; `do` (a task in place of the real one) is given by tests. `look` and `step` are called
+    side by side: what they share is whether this process is the housekeeper, and since when a task runs.
     """
 
     def __init__(
@@ -129,18 +124,15 @@ class Housekeeper:
         ownership: Ownership,
         heads: Heads,
         effects: Effects,
-        do: Callable[[Task], TaskReport] | None = None,
-        renewal_s: float | None = None,
+        do: Callable[[Task], TaskReport | None] | None = None,
     ) -> None:
-        look_s = settings.housekeeping_look_s
-        self._look_s = look_s
-        self._renewal_s = renewal_s if renewal_s is not None else look_s
+        self._look_s = look_s = settings.housekeeping_look_s
         self._store = store
         self._heads = heads
         self._effects = effects
         self._log = Log(settings.name)
         self._settings = settings
-        self._do = do or QueueTasks(store, settings).do
+        self._do = do or partial(do_task, store=store, settings=settings)
         self._leadership = Leadership(
             ownership,
             lease_key(settings.namespace),
@@ -148,12 +140,12 @@ class Housekeeper:
             effects=effects,
             log=Log(settings.name, before="housekeeping_"),
         )
+        self._begun_s = math.inf  # when the task that runs was begun
         self._done: dict[Task, Done] = {}
         self._queues: Mapping[str, QueueFacts] = {}  # as `_tasks` were found
         self._tasks: deque[Task] = deque()  # what is still to be done of what was due
-        self._found_s = float("-inf")
+        self._found_s = -math.inf
         self._problems: dict[Task, str] = {}  # as last told
-        self._renewed_s = float("-inf")
         self._sweep_due_s = effects.now_s()
 
     @property
@@ -165,12 +157,20 @@ class Housekeeper:
         """Give up the lease, so that another coordinator goes on at once. Raises as the ownership store does."""
         self._leadership.release()
 
+    def look(self) -> float:
+        """Renew the lease, or see whether it can be had; returns the seconds to the next look. Also while a task runs,
+        or another coordinator would do all of it once more. Raises as the ownership store does.
+        """
+        if self._effects.now_s() - self._begun_s < RENEW_MOST_S:
+            with suppress(Conflict, Reincarnated):  # another coordinator is, and it was told; or the store lives anew
+                self._leadership.look(())
+        return self._look_s
+
     def step(self) -> float:
         """Do what has been due for longest, if this process is the housekeeper; returns the seconds to the next step.
-
-        Raises as the ownership store does. What goes wrong with one queue is told, and does not touch the others.
+        What goes wrong with one queue is told, and does not touch the others.
         """
-        if not self._is_housekeeper():
+        if not self.leading:
             return self._look_s
         now_s = self._effects.now_s()
         if not self._tasks or now_s - self._found_s >= self._look_s:
@@ -192,61 +192,28 @@ class Housekeeper:
         found = due(self._queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us())
         self._tasks = deque(found)
 
-    def _is_housekeeper(self) -> bool:
-        """Renew the lease, or see whether it can be had, unless that was done within this look's time."""
-        now_s = self._effects.now_s()
-        if now_s - self._renewed_s < self._look_s / 2:
-            return self._leadership.held
-        try:
-            self._leadership.look(())
-        except (Conflict, Reincarnated):
-            return False  # another coordinator is, and it was told; or the store lives anew
-        self._renewed_s = now_s
-        return self._leadership.held
-
     def _one(self, task: Task, facts: QueueFacts) -> None:
-        report = None
-        begun_s = time.monotonic()
+        report, empty_at = None, None
+        self._begun_s = begun_s = self._effects.now_s()
         try:
-            with self._renewing():
-                report = self._do(task)
+            report = self._do(task)
         except Exception as error:  # noqa: BLE001 - any problem of one queue must not stop the others
             self._trouble(task, one_line(error))
         else:
             if self._problems.pop(task, ""):
                 self._log("info", "housekeeping_recovered", queue=task.queue, work=str(task.work))
-            if report.event is not None:
-                took_s = round(time.monotonic() - begun_s, 3)
+            if report is None:
+                empty_at = facts.sequence
+            else:
+                took_s = round(self._effects.now_s() - begun_s, 3)
                 self._log("info", report.event, queue=task.queue, **{**report.facts, "took_s": took_s})
-        empty_at = facts.sequence if report is not None and report.empty else None
-        more = report is not None and not report.empty
-        # Counted from its end: a task that takes long does not follow itself at once.
-        self._done[task] = Done(at_s=self._effects.now_s(), at_us=self._effects.time_us(), empty_at=empty_at, more=more)
-
-    @contextmanager
-    def _renewing(self) -> Iterator[None]:
-        """Renew the lease beside a task that takes long, or another coordinator would do all of it once more. For
-        `RENEW_MOST_S`: a task that hangs must not keep others from housekeeping. The leadership is for one thread at a
-        time: this one uses it only while the task runs, and the task does not.
-        """
-        over = threading.Event()
-        begun_s = self._effects.now_s()
-
-        def renew() -> None:
-            while not over.wait(self._renewal_s) and self._effects.now_s() - begun_s < RENEW_MOST_S:
-                try:
-                    if not self._is_housekeeper():
-                        return
-                except Exception:  # noqa: BLE001, S110 - the next may come through, and the next step says if none does
-                    pass
-
-        thread = threading.Thread(target=renew, name=LEASE_THREAD, daemon=True)
-        thread.start()
-        try:
-            yield
         finally:
-            over.set()
-            thread.join()
+            self._begun_s = math.inf
+        # Counted from its end: a task that takes long does not follow itself at once.
+        ended = Done(
+            at_s=self._effects.now_s(), at_us=self._effects.time_us(), empty_at=empty_at, more=report is not None
+        )
+        self._done[task] = ended
 
     def _forget(self, queues: Mapping[str, QueueFacts]) -> None:
         """Forget queues that are gone, or were made again."""

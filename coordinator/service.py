@@ -99,14 +99,11 @@ class Service:
             self._look_at_heads, self._threads, failed="heads_failed", recovered="heads_recovered"
         )
         self._looking.problem = "no queue was looked at yet"
-        self._housekeeping = self._make_job(
-            self._housekeeper.step,
-            self._housekeeping_thread,
-            failed="housekeeping_failed",
-            recovered="housekeeping_recovered",
-            level="warning",
-            leader=self._housekeeper,
+        make_housekeeping = partial(
+            self._make_job, failed="housekeeping_failed", recovered="housekeeping_recovered", level="warning"
         )
+        self._keeping_house = make_housekeeping(self._housekeeper.step, self._housekeeping_thread)
+        self._house_lease = make_housekeeping(self._housekeeper.look, self._threads, leader=self._housekeeper)
         self._groups: dict[GroupKey, _Group] = {}
         self._stopping = threading.Event()
         self._head_problems: dict[str, str] = {}  # by queue, as last told
@@ -166,9 +163,10 @@ class Service:
         self._schedule.add(self._listening)
         self._schedule.add(self._looking)
         if self._settings.housekeeping:
+            self._schedule.add(self._house_lease)
             # Groups come first: their flows wait to be led.
-            self._housekeeping.due_s = self._effects.now_s() + self._settings.housekeeping_look_s
-            self._schedule.add(self._housekeeping)
+            self._keeping_house.due_s = self._effects.now_s() + self._settings.housekeeping_look_s
+            self._schedule.add(self._keeping_house)
 
     def _take_news(self, groups: frozenset[GroupKey] | None) -> None:
         """The ownership store told of these groups; None: of any."""
