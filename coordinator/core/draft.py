@@ -6,8 +6,7 @@ table, flows are told when they become active or inactive, flows that nothing na
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 from coordinator.core import handoff
 from coordinator.core.events import NOBODY, Told
@@ -42,32 +41,13 @@ class Holdings:
 class Draft:
     """Made from a state, changed in place by the code that decides, and turned into a state again by `finish`."""
 
-    __slots__ = (
-        "_loose",
-        "_newcomer",
-        "_original",
-        "_shifted",
-        "_trigger",
-        "altered",
-        "binds",
-        "flows",
-        "holddown_until_s",
-        "now_s",
-        "partitions",
-        "retired",
-        "settings",
-        "status",
-        "told",
-    )
-
     def __init__(self, state: GroupState, now_s: float) -> None:
         self._original = state
         self.now_s = now_s
         self.told: list[Told] = []
-        # These belong to the state until they are changed for the first time, and to the draft from then on.
-        self.partitions = cast(dict[int, Partition], state.partitions)
-        self.flows = cast(dict[str, Flow], state.flows)
-        self.retired = cast(dict[int, int], state.retired)
+        self.partitions = dict(state.partitions)
+        self.flows = dict(state.flows)
+        self.retired = dict(state.retired)
         self.settings = state.settings
         self.status = state.status
         self.holddown_until_s = state.holddown_until_s
@@ -100,10 +80,9 @@ class Draft:
         """Take one step of the handoff table, and tell of it."""
         before = self.partitions[number]
         after = handoff.advance(before, step, cause, to=to, deadline_s=deadline_s, found=found, why=reason)
-        if self.partitions is self._original.partitions:
-            self.partitions = dict(self.partitions)
         if after is None:
-            self._retire(before)
+            self.retired[number] = max(before.epoch, before.to_epoch)
+            del self.partitions[number]
         else:
             self.partitions[number] = after
         self.told.append(_told(before, step, cause, after, reason))
@@ -113,42 +92,27 @@ class Draft:
             if owner is not None:
                 self._loose.add(owner.flow)
 
-    def _retire(self, gone: Partition) -> None:
-        if self.retired is self._original.retired:
-            self.retired = dict(self.retired)
-        self.retired[gone.partition] = max(gone.epoch, gone.to_epoch)
-        del self.partitions[gone.partition]
-
     def put(self, *changed: Partition) -> None:
         """Replace or add partitions whose phase stays as it is (or which are new)."""
-        partitions = dict(self.partitions)
         for partition in changed:
-            partitions[partition.partition] = partition
-        if any(partition.partition not in self._original.partitions for partition in changed):
-            partitions = dict(sorted(partitions.items()))
-            self.retired = {number: epoch for number, epoch in self.retired.items() if number not in partitions}
-        self.partitions = partitions
+            self.partitions[partition.partition] = partition
+            self.retired.pop(partition.partition, None)
+        self.partitions = dict(sorted(self.partitions.items()))
 
     def bind(self, name: str, instance: str) -> Owner:
         """A flow's new instance is bound."""
         reason = "its heartbeat shows an instance that the group did not know"
         self.told.append(Told(event="flow_bound", flow=name, instance=instance, reason=reason))
         self.binds += 1
-        self._put_flow(Flow(name=name, instance=instance, bound=True, since=self.binds))
+        self.flows[name] = Flow(name=name, instance=instance, bound=True, since=self.binds)
         self._shifted = True
         self._newcomer = name
         return Owner(name, instance)
 
     def unbind(self, flow: Flow) -> None:
         """A flow is not bound any more; it stays known as long as a partition names it."""
-        self._put_flow(flow._replace(bound=False, active=False))
+        self.flows[flow.name] = flow._replace(bound=False, active=False)
         self._loose.add(flow.name)
-
-    def _put_flow(self, *changed: Flow) -> None:
-        flows = dict(self.flows)
-        for flow in changed:
-            flows[flow.name] = flow
-        self.flows = flows
 
     def set_status(self, status: RebalanceStatus, reason: str, *, until_s: float | None = None) -> None:
         """The rebalancing status from now on. Rebalancing after Rebalancing is said again, Ready is not."""
@@ -170,14 +134,13 @@ class Draft:
             return
         self._shifted = False
         held = {partition.holder for partition in self.partitions.values() if not partition.removed}
-        changed: list[Flow] = []
-        for flow in self.flows.values():
+        for flow in list(self.flows.values()):
             owner = Owner(flow.name, flow.instance)
             active = flow.bound and owner in held
             if active == flow.active:
                 continue
             told = flow.bound and flow.name != self._newcomer
-            changed.append(flow._replace(active=active, updates=flow.updates + told))
+            self.flows[flow.name] = flow._replace(active=active, updates=flow.updates + told)
             if told:
                 reason = "got its first partition" if active else "has no partition any more"
                 status = "active" if active else "inactive"
@@ -186,40 +149,22 @@ class Draft:
                         event="flow_change_update", flow=flow.name, instance=flow.instance, status=status, reason=reason
                     )
                 )
-        if changed:
-            self._put_flow(*changed)
 
     def _forget_flows(self) -> None:
-        partitions = self.partitions.values()
-        for name in sorted(self._loose):
+        for name in self._loose:
             flow = self.flows.get(name)
             if flow is None or flow.bound:
                 continue
-            if not any(
-                (p.owner is not None and p.owner.flow == name) or (p.to is not None and p.to.flow == name)
-                for p in partitions
-            ):
-                self.flows = {other: flow for other, flow in self.flows.items() if other != name}
+            if not any(owner and owner.flow == name for p in self.partitions.values() for owner in (p.owner, p.to)):
+                del self.flows[name]
 
     def finish(self) -> tuple[GroupState, tuple[Told, ...]]:
         """The state after the event: the very same object if nothing has changed."""
         self.tell()
         if self._loose:
             self._forget_flows()
-        original = self._original
-        if (
-            self.partitions is original.partitions
-            and self.flows is original.flows
-            and self.retired is original.retired
-            and self.settings == original.settings
-            and self.status is original.status
-            and self.holddown_until_s == original.holddown_until_s
-            and self._trigger == original.trigger
-            and self.altered == original.altered
-        ):
-            return original, tuple(self.told)
-        return GroupState(
-            queue_id=original.queue_id,
+        state = replace(
+            self._original,
             settings=self.settings,
             partitions=self.partitions,
             flows=self.flows,
@@ -229,7 +174,8 @@ class Draft:
             trigger=self._trigger,
             altered=self.altered,
             binds=self.binds,
-        ), tuple(self.told)
+        )
+        return self._original if state == self._original else state, tuple(self.told)
 
 
 def _told(before: Partition, step: Step, cause: Cause, after: Partition | None, reason: str) -> Told:
