@@ -207,15 +207,15 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
             _wait_unassigned(redis, key, store)
             one, other = session(f"one-{number}"), session(f"other-{number}")
             begun_s = time.perf_counter()
-            binding = one.bind(wait_s=_BIND_WAIT_S)
+            view = one.bind(wait_s=_BIND_WAIT_S)
             first_ms.append(1000 * (time.perf_counter() - begun_s))
-            if len(binding.partitions) != PARTITIONS:
-                raise RuntimeError(f"bound as the first flow, but has {binding.partitions}")
+            if len(view.claims) != PARTITIONS:
+                raise RuntimeError(f"bound as the first flow, but has {sorted(view.claims)}")
             stop = threading.Event()
             idle = threading.Thread(target=_be_idle, args=(one, stop), daemon=True)
             idle.start()
             begun_s = time.perf_counter()
-            view = other.bind(wait_s=_BIND_WAIT_S).view
+            view = other.bind(wait_s=_BIND_WAIT_S)
             while len(view.claims) < PARTITIONS // 2:
                 other.wait_news(0.01)
                 view = other.observe()

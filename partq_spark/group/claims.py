@@ -1,17 +1,27 @@
-"""What a flow may deliver, as values, and what the group's state says of it, as pure functions.
+"""What a flow may deliver, what the group's state says of it, and what one process holds: each partition with how far
+it was announced and acknowledged.
 
-No I/O and no clock. `session` claims, delivers and acknowledges; `holdings` keeps count of it.
+No I/O and no clock. `session` and `solo` claim, deliver and acknowledge; here is the count of it, in memory. It
+outlives the instances of its flow, so that an instance that has to bind again goes on where the one before was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from partq_spark.group.model import AccessType, Flow, GroupState, Owner, Phase
+from partq_spark.group.checkpoint import Checkpoint, done_to
+from partq_spark.group.model import AccessType, Flow, GroupState, Owner, Partition, Phase, Progress
 from partq_spark.log.model import Origin
+
+REMEMBERED: Final = 8
+"""Intervals between two writes of a checkpoint, by which the next reserve is chosen."""
+
+_log = logging.getLogger("partq.flow")
 
 
 class Position(NamedTuple):
@@ -48,81 +58,39 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FlowChangeUpdate:
-    """The flow has become active, or inactive (FLO-05, seed 002)."""
-
-    active: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What a flow has at one look. `lost` and `updates` are told exactly once, by the first look that could know.
-
-    `lost` maps partitions whose claim is over to the epoch of that claim. One may come back: at another epoch, or at
-    the same one, if this flow had to begin as a new instance and nobody else had the partition meanwhile.
-    """
+    """What a flow has at one look."""
 
     instance: str
     standing: Standing
     claims: Mapping[int, Claim]
-    lost: Mapping[int, int] = field(default_factory=dict)
-    updates: tuple[FlowChangeUpdate, ...] = ()
 
     @property
     def deliverable(self) -> Mapping[int, Claim]:
         """The partitions whose messages may be delivered now."""
         return {partition: claim for partition, claim in self.claims.items() if not claim.paused}
 
-    @property
-    def paused(self) -> frozenset[int]:
-        """The partitions that are held back until what was delivered is acknowledged."""
-        return frozenset(partition for partition, claim in self.claims.items() if claim.paused)
+
+# --- what the state says of a flow ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Binding:
-    """The answer to a bind: the flow's partitions (FLO-03). `answered` is False if the coordinator did not answer in
-    time; the flow stays bound and gets its partitions later.
-    """
-
-    view: View
-    answered: bool
-
-    @property
-    def partitions(self) -> tuple[int, ...]:
-        """The partitions that the flow has from the start, in order."""
-        return tuple(sorted(self.view.claims))
-
-    @property
-    def standing(self) -> Standing:
-        """Active, pending or standby."""
-        return self.view.standing
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grant:
-    """The state says that a partition is somebody's."""
-
-    epoch: int
-    paused: bool
-
-
-def granted(state: GroupState, me: Owner) -> Mapping[int, Grant]:
+def granted(state: GroupState, me: Owner) -> Mapping[int, Partition]:
     """The partitions that are `me`'s by the state, an instance like any other part of the name."""
     return {
-        number: Grant(epoch=partition.epoch, paused=partition.phase is Phase.PAUSED)
+        number: partition
         for number, partition in state.partitions.items()
         if partition.phase in (Phase.OWNED, Phase.PAUSED) and partition.owner == me
     }
 
 
-def coming(state: GroupState, me: Owner) -> Mapping[int, int]:
-    """The partitions whose checkpoints are being rewritten for `me`, and the epochs at which they will be."""
-    return {
+def _epochs(state: GroupState, me: Owner) -> dict[int, int]:
+    """Of what is `me`'s by the state, or about to be: then its checkpoint is being written again for `me`."""
+    coming = {
         number: partition.to_epoch
         for number, partition in state.partitions.items()
         if partition.phase is Phase.FENCING and partition.to == me
     }
+    return {**coming, **{number: partition.epoch for number, partition in granted(state, me).items()}}
 
 
 def is_settling(state: GroupState, me: Owner) -> bool:
@@ -153,9 +121,192 @@ def standing(state: GroupState | None, me: Owner) -> Standing:
     return Standing.STANDBY if len(before) >= places else Standing.PENDING
 
 
-def updates_since(flow: Flow, seen: int) -> tuple[FlowChangeUpdate, ...]:
-    """The updates after the first `seen`, in order: each turns the flow over, and the last left it as it is now."""
-    return tuple(
-        FlowChangeUpdate(active=flow.active if (flow.updates - number) % 2 == 1 else not flow.active)
-        for number in range(seen, flow.updates)
-    )
+def updates_since(flow: Flow, seen: int) -> tuple[bool, ...]:
+    """The FlowChangeUpdates after the first `seen`, in order (FLO-05, seed 002): whether it became active. Each turns
+    the flow over, and the last left it as it is now.
+    """
+    return tuple(flow.active == ((flow.updates - number) % 2 == 1) for number in range(seen, flow.updates))
+
+
+# --- what a process holds ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Holding:
+    """One partition. Offsets are exclusive ends.
+
+    `checkpoint` is None until the present instance has read its own name in it; then it is as it was read or written
+    last. `marked` is the owner's own mark: messages below may have been delivered before. `announced` is the highest
+    end that was returned to Spark, or taken up again from it, at this epoch; `done` is what the application has
+    acknowledged, `saved` what of it the checkpoint said last. `in_doubt`: nobody knows what became of the last write.
+    `origin` is the newest publish that was read when `done` was acknowledged.
+    """
+
+    epoch: int
+    announced: int
+    done: int
+    marked: int = 0
+    checkpoint: Checkpoint | None = None
+    paused: bool = False
+    in_doubt: bool = False
+    saved: int = 0
+    written_s: float = 0.0
+    origin: Origin | None = None
+    _announced_at_write: int = 0
+    _advances: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED - 1))
+
+    def __post_init__(self) -> None:
+        self._announced_at_write = self.announced
+
+    @property
+    def acknowledged(self) -> int:
+        """For good; where offsets are not kept nothing is."""
+        offset = self.checkpoint.offset if self.checkpoint is not None else None
+        return offset if offset is not None else self.done
+
+    @property
+    def reserve(self) -> int:
+        """How much more than what is announced is written down as perhaps delivered, so that not each batch costs a
+        write: a quarter more than the most that was announced between two of the last writes.
+        """
+        most = max([*self._advances, self.announced - self._announced_at_write])
+        return -(-5 * most // 4)
+
+    def was_written(self, checkpoint: Checkpoint, now_s: float) -> None:
+        """The checkpoint is so now."""
+        self.checkpoint, self.in_doubt, self.written_s = checkpoint, False, now_s
+        self.saved = done_to(checkpoint, self.saved)
+        self._advances.append(self.announced - self._announced_at_write)
+        self._announced_at_write = self.announced
+
+    def covers(self, end: int) -> bool:
+        """Whether messages up to `end` may be delivered by what the checkpoint says."""
+        if self.checkpoint is None or self.in_doubt:
+            return False
+        return end <= self.checkpoint.may_reach and (self.checkpoint.offset is not None or self.checkpoint.is_open)
+
+
+class FlowHoldings:
+    """All that a session holds, by partition. `mapping` is what its next bind presents: partition to epoch. `who` holds
+    it, in the log.
+    """
+
+    def __init__(self, who: str) -> None:
+        self.by_partition: dict[int, Holding] = {}
+        self.mapping: dict[int, int] = {}
+        self._who = who
+
+    def is_same_epoch(self, held: int, other: int | None) -> bool:
+        """A guard: nobody else had the partition in between."""
+        return held == other
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def hold_back(self) -> None:
+        """Nobody says whose anything is: deliver nothing, forget nothing."""
+        for holding in self.by_partition.values():
+            holding.paused = True
+
+    def taken(self, state: GroupState, me: Owner) -> list[Holding]:
+        """What the state grants to `me` no more, and its checkpoint does not say so yet; nothing more is delivered."""
+        epochs = _epochs(state, me)
+        gone = [
+            holding
+            for partition, holding in self.by_partition.items()
+            if holding.checkpoint is not None and not self.is_same_epoch(holding.epoch, epochs.get(partition))
+        ]
+        for holding in gone:
+            holding.paused = True
+        return gone
+
+    def settle(self, state: GroupState, me: Owner) -> Mapping[int, Partition]:
+        """Keep what the state still grants to `me`, forget the rest; everything that is granted is returned."""
+        grants, epochs = granted(state, me), _epochs(state, me)
+        self.mapping = {p: epoch for p, epoch in self.mapping.items() if self.is_same_epoch(epoch, epochs.get(p))}
+        for partition, holding in list(self.by_partition.items()):
+            if not self.is_same_epoch(holding.epoch, epochs.get(partition)):
+                self.lose(partition)
+            elif partition in grants:
+                holding.paused = grants[partition].phase is Phase.PAUSED
+            else:  # its checkpoint is being written again, for this instance
+                holding.checkpoint = None
+        return grants
+
+    def take(self, checkpoint: Checkpoint, *, start: int, end: int, paused: bool, now_s: float) -> None:
+        """Claimed: the checkpoint names this instance. From `start` on; at an epoch that this process had before, from
+        where it was. `end`: of the log, read after the checkpoint; no earlier owner can have delivered beyond it.
+        """
+        partition = checkpoint.partition
+        known = self.by_partition.get(partition)
+        holding = Holding(epoch=checkpoint.epoch, announced=start, done=start)
+        if known is not None and self.is_same_epoch(known.epoch, checkpoint.epoch):
+            holding = known
+            holding.announced, holding.done = max(known.announced, start), max(known.done, start)
+        holding.marked = min(checkpoint.redelivered_below, end)
+        holding.paused = paused
+        holding.was_written(checkpoint, now_s)
+        self.by_partition[partition] = holding
+        self.mapping[partition] = holding.epoch
+
+    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None) -> frozenset[int]:
+        """Note what the application has dealt with, by a batch of this `origin`; the partitions that are still held at
+        that epoch.
+        """
+        still = set()
+        for partition, position in positions.items():
+            holding = self.by_partition.get(partition)
+            if holding is None or not self.is_same_epoch(holding.epoch, position.epoch):
+                continue
+            still.add(partition)
+            if position.offset > holding.done:
+                holding.origin = origin
+            holding.done = max(holding.done, position.offset)
+            holding.announced = max(holding.announced, position.offset)  # a batch of before this process began
+        return frozenset(still)
+
+    def drop(self) -> None:
+        """The instance is over: its claims are, but not what is known of them."""
+        for holding in self.by_partition.values():
+            holding.checkpoint = None
+
+    def lose(self, partition: int) -> None:
+        """Somebody else's."""
+        epoch = self.by_partition.pop(partition).epoch
+        self.mapping.pop(partition, None)
+        _log.info("%s gave up partition %d (epoch %d)", self._who, partition, epoch)
+
+    def clear(self) -> None:
+        """The flow has left."""
+        self.by_partition.clear()
+        self.mapping.clear()
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def progress(self) -> Mapping[int, Progress]:
+        """For people."""
+        return {p: Progress(it.announced, it.done) for p, it in self.by_partition.items() if it.checkpoint is not None}
+
+    def unacknowledged(self) -> dict[int, int]:
+        """Messages of each partition that were delivered and that the application has not acknowledged."""
+        return {partition: holding.announced - holding.done for partition, holding in self.by_partition.items()}
+
+    def has_claimed(self, partitions: Iterable[int]) -> bool:
+        """Whether the present instance has claimed them all."""
+        found = (self.by_partition.get(partition) for partition in partitions)
+        return all(holding is not None and holding.checkpoint is not None for holding in found)
+
+    def claims(self) -> Mapping[int, Claim]:
+        """What the present instance has claimed, in order."""
+        return {
+            partition: Claim(
+                partition=partition,
+                epoch=holding.epoch,
+                position=holding.announced,
+                acknowledged=holding.acknowledged,
+                redelivered_below=holding.marked,
+                paused=holding.paused,
+                origin=holding.checkpoint.origin,
+            )
+            for partition, holding in sorted(self.by_partition.items())
+            if holding.checkpoint is not None
+        }

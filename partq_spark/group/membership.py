@@ -22,8 +22,7 @@ from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
 from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.claims import Binding, Position, View
-from partq_spark.group.holdings import FlowHoldings, Holding
+from partq_spark.group.claims import FlowHoldings, Holding, Position, View
 from partq_spark.group.in_queue import GroupInQueue
 from partq_spark.group.key_order import passes
 from partq_spark.log.model import Origin, at
@@ -74,8 +73,9 @@ class Membership(ABC):
     """
 
     @property
-    @abstractmethod
-    def is_bound(self) -> bool: ...
+    def is_bound(self) -> bool:
+        """Between `bind` and `unbind`, also while an instance that ended waits to be replaced."""
+        return self.instance is not None
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class Membership(ABC):
         return False
 
     @abstractmethod
-    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding: ...
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> View: ...
 
     def unbind(self) -> None:  # noqa: B027 - there may be nothing to leave
         """Acknowledge what is left to acknowledge, then leave. May be repeated."""
@@ -157,7 +157,8 @@ class GroupMembership(Membership):
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
         self._run = run
-        self._holdings = FlowHoldings()
+        self._name = f"flow {flow} of group {group}"
+        self._holdings = FlowHoldings(self._name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._group}, {self._flow!r})"
@@ -204,9 +205,24 @@ class GroupMembership(Membership):
         known = {p: done_to(found.get(p), self._group.start_of(p)) for p in others if p not in damaged}
         return {**known, **own}
 
-    @abstractmethod
     def _write(self, *, everything: bool) -> None:
-        """Write the checkpoints for which it is time, or all of them. Nothing, where the flow is not bound."""
+        """Write the checkpoints for which it is time, or all of them. Also by an instance that has ended: less will
+        come again.
+        """
+        closes = 0
+        for partition, holding in list(self._holdings.by_partition.items()):
+            try:
+                closes += self._save_due(holding, everything=everything)
+            except Fenced as error:
+                self._deny(partition, holding, error)
+        self._tell(closes)
+
+    @abstractmethod
+    def _deny(self, partition: int, holding: Holding, error: Fenced) -> None:
+        """Its checkpoint is not this flow's any more."""
+
+    def _tell(self, closes: int = 0) -> None:
+        """Others how far this flow is; `closes`: how many partitions have nothing in hand since."""
 
     def _hold(self, claimed: Mapping[int, Checkpoint], paused: Collection[int] = ()) -> None:
         """These checkpoints name this instance. The log's end is read after them, where marks reach beyond what is

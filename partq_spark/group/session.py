@@ -22,12 +22,11 @@ from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.claims import Binding, Grant, Standing, View
+from partq_spark.group.claims import Holding, Standing, View
 from partq_spark.group.codec import decode_state
-from partq_spark.group.holdings import Holding
 from partq_spark.group.in_queue import GroupInQueue
 from partq_spark.group.membership import GroupMembership, SessionSettings, checked_flow_name
-from partq_spark.group.model import GroupKey, GroupState, Owner
+from partq_spark.group.model import GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged
 
@@ -58,34 +57,14 @@ class Session(GroupMembership):
     ) -> None:
         super().__init__(group, checkpoints, checked_flow_name(flow), settings, effects, run)
         self._ownership = ownership
-        self._key = group.key
         timeout_s = self._settings.session_timeout_s
         self._binder = Binder(ownership, group, flow, session_timeout_s=timeout_s, effects=self._effects)
         self._life: Life | None = None
         self._told_over = ""  # the instance of which it was said last
+        self._doubts: dict[int, float] = {}  # since when the checkpoint says otherwise than the present state
         self._state: GroupState | None = None
         self._state_token: str | None = None
         self._remark = ""
-
-    @property
-    def key(self) -> GroupKey:
-        """The group."""
-        return self._key
-
-    @property
-    def ownership(self) -> str:
-        """Where the group keeps who has what: the store's address, without secrets."""
-        return self._ownership.url
-
-    @property
-    def settings(self) -> SessionSettings:
-        """As given."""
-        return self._settings
-
-    @property
-    def is_bound(self) -> bool:
-        """Between `bind` and `unbind`, also while an instance that ended waits to be replaced."""
-        return self._life is not None
 
     @property
     def instance(self) -> str | None:
@@ -94,7 +73,7 @@ class Session(GroupMembership):
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
-    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> View:
         """Join the group, presenting the partitions (with epochs) that this client already had, if any.
 
         Waits for at most `wait_s` for the coordinator's answer, and before that up to a session timeout where the
@@ -102,7 +81,7 @@ class Session(GroupMembership):
         `Unavailable` if the store does not answer.
         """
         if self._life is not None:
-            raise Invalid(f"flow {self._flow!r} of group {self._key} is bound already: unbind it first")
+            raise Invalid(f"flow {self._flow!r} of group {self._group} is bound already: unbind it first")
         self._holdings.mapping = dict(mapping or {})
         life = self._life = self._binder.bind(self._holdings.mapping)
         until_s = self._effects.now_s() + wait_s
@@ -120,7 +99,7 @@ class Session(GroupMembership):
                 raise
             left_s = until_s - self._effects.now_s()
             if answered or left_s <= 0:
-                return Binding(view=self._view(life), answered=answered)
+                return self._view(life)
             self._effects.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * _LOOKS_GROW, self._ownership.look_interval_s)
             self._beat_if_due()
@@ -161,7 +140,7 @@ class Session(GroupMembership):
             return
         sent_s = self._effects.now_s()
         try:
-            life.state_token = self._ownership.beat(self._key, life.says)
+            life.state_token = self._ownership.beat(self._group.key, life.says)
         except (Fenced, Reincarnated) as error:
             life.end(str(error))
         else:
@@ -171,11 +150,12 @@ class Session(GroupMembership):
         """Tell people something of this flow, until it is something else; None: nothing. The next heartbeat says it."""
         self._remark = text or ""
 
-    def _tell(self, life: Life, closes: int = 0) -> None:
+    def _tell(self, closes: int = 0) -> None:
         """What the next heartbeat says: at once, where a partition was closed, which a handoff may wait for. The
         mapping is for the coordinator, until it has seen it.
         """
-        if not life.seen:
+        life = self._life
+        if life is None or not life.seen:
             return
         life.says = replace(
             life.says,
@@ -233,8 +213,8 @@ class Session(GroupMembership):
                 return False
             if end < holding.announced:
                 raise Invalid(
-                    f"partition {partition} of group {self._key} is delivered up to {holding.announced} and cannot be "
-                    f"delivered up to {end}: begin at the view's position"
+                    f"partition {partition} of group {self._group} is delivered up to {holding.announced} and cannot "
+                    f"be delivered up to {end}: begin at the view's position"
                 )
         if not ends:
             return True
@@ -246,7 +226,7 @@ class Session(GroupMembership):
             return False
         for partition, end in ends.items():
             held[partition].announced = end
-        self._tell(life)
+        self._tell()
         return True
 
     # --- guards; others are `Life.is_alive` and `FlowHoldings.is_same_epoch` ------------------------------------------
@@ -258,7 +238,7 @@ class Session(GroupMembership):
     def _is_state_unchanged(self) -> bool:
         """Whether the group's state is still the one that was looked at last."""
         known = self._state_token
-        return known is not None and isinstance(self._ownership.read_state(self._key, known=known), Unchanged)
+        return known is not None and isinstance(self._ownership.read_state(self._group.key, known=known), Unchanged)
 
     def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
         """What the state grants is this very instance's by the checkpoint, too."""
@@ -279,18 +259,18 @@ class Session(GroupMembership):
             if not life.ended:
                 return life
             life = self._present_life()
-        raise Unavailable(f"flow {self._flow!r} of group {self._key} lost {MAX_TRIES} instances in a row; try again")
+        raise Unavailable(f"flow {self._flow!r} of group {self._group} lost {MAX_TRIES} instances in a row; try again")
 
     def _present_life(self) -> Life:
         """The instance, replaced by a new one if it has ended."""
         life = self._life
         if life is None:
-            raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
+            raise Invalid(f"flow {self._flow!r} of group {self._group} is not bound: call bind first")
         if self._is_alive(life):
             return life
         if life.instance != self._told_over:
             self._told_over = life.instance
-            _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
+            _log.warning("%s: instance %s ended: %s", self._name, life.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
             self._group.head(self._flow)  # raises where the group is gone
         # Or the next instance would mark what nobody had. It is not worth a failure.
@@ -302,13 +282,15 @@ class Session(GroupMembership):
 
     def _look(self) -> GroupState | None:
         """The group's state now; None if there is none, or only a former queue's."""
-        found = self._ownership.read_state(self._key, known=self._state_token)
+        found = self._ownership.read_state(self._group.key, known=self._state_token)
         if found is None:
             self._state = self._state_token = None
+            self._doubts.clear()
         elif not isinstance(found, Unchanged):
-            state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
+            state = decode_state(found.body, self._effects.now_s(), f"state of group {self._group}")
             is_mine = state.queue_id == self._group.queue_id
             self._state, self._state_token = (state, found.token) if is_mine else (None, None)
+            self._doubts.clear()
         return self._state
 
     def _place(self, life: Life, state: GroupState | None) -> None:
@@ -316,7 +298,8 @@ class Session(GroupMembership):
         flow = claims.flow_of(state, self._me(life))
         if flow is not None:
             life.seen = True
-            self._holdings.add_updates(claims.updates_since(flow, life.updates))
+            for active in claims.updates_since(flow, life.updates):
+                _log.info("%s is %s now", self._name, "active" if active else "inactive")
             life.updates = max(life.updates, flow.updates)
         elif life.seen and state is not None:
             life.end("the coordinator has given it up")
@@ -327,11 +310,11 @@ class Session(GroupMembership):
             self._holdings.hold_back()
         else:
             # A drained handoff waits for it, where this flow raised what the state did not let it deliver any more.
-            self._tell(life, self._close(self._holdings.taken(state, self._me(life))))
+            self._tell(self._close(self._holdings.taken(state, self._me(life))))
             self._claim(life, self._holdings.settle(state, self._me(life)))
         self._write(everything=False)
 
-    def _claim(self, life: Life, grants: Mapping[int, Grant]) -> None:
+    def _claim(self, life: Life, grants: Mapping[int, Partition]) -> None:
         """Read the checkpoints of what is newly granted, then, if need be, the head."""
         fresh: dict[int, Checkpoint] = {}
         for partition, grant in grants.items():
@@ -340,27 +323,20 @@ class Session(GroupMembership):
             checkpoint = self._checkpoints.read(partition)
             if checkpoint is not None and self._names_me(checkpoint, self._me(life), grant.epoch):
                 fresh[partition] = checkpoint
+                self._doubts.pop(partition, None)
                 continue
             # The state may be about to change. If it stays, a new bind makes the coordinator look at that.
-            now_s, patience_s = self._effects.now_s(), self._settings.beat_interval_s
-            if self._holdings.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
+            now_s = self._effects.now_s()
+            if now_s - self._doubts.setdefault(partition, now_s) >= self._settings.beat_interval_s:
                 life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
         if fresh:
-            self._hold(fresh, [partition for partition in fresh if grants[partition].paused])
+            self._hold(fresh, [partition for partition in fresh if grants[partition].phase is Phase.PAUSED])
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _write(self, *, everything: bool) -> None:
-        """Also by an instance that has ended: less will come again."""
-        closes = 0
-        for partition, holding in list(self._holdings.by_partition.items()):
-            try:
-                closes += self._save_due(holding, everything=everything)
-            except Fenced as error:
-                _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
-                self._holdings.lose(partition)
-        if self._life is not None:
-            self._tell(self._life, closes)
+    def _deny(self, partition: int, holding: Holding, error: Fenced) -> None:
+        _log.info("%s lost partition %d: %s", self._name, partition, error)
+        self._holdings.lose(partition)
 
     def _close(self, holdings: Iterable[Holding]) -> int:
         """Say of each what was announced, and no more; how many have nothing in hand now."""
@@ -384,12 +360,9 @@ class Session(GroupMembership):
         return self._holdings.has_claimed(claims.granted(state, self._me(life)))
 
     def _view(self, life: Life) -> View:
-        """What is in hand now, with what has to be told once."""
-        lost, updates = self._holdings.tell_once()
+        """What is in hand now."""
         return View(
             instance=life.instance,
             standing=claims.standing(self._state, self._me(life)) if life.seen else Standing.UNANSWERED,
             claims=self._holdings.claims(),
-            lost=lost,
-            updates=updates,
         )

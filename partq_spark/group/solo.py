@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Final
 
-from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Fenced, Invalid
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
-from partq_spark.group.claims import Binding, Standing, View
-from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.membership import GroupMembership, SessionSettings
+from partq_spark.group.checkpoints import Checkpoint, FenceRefused
+from partq_spark.group.claims import Holding, Standing, View
+from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import Owner
 from partq_spark.log import layouts
 from partq_spark.log.groups import removed
@@ -39,25 +36,10 @@ _log = logging.getLogger("partq.flow")
 class SoloSession(GroupMembership):
     """One flow without others."""
 
-    def __init__(
-        self,
-        group: GroupInQueue,
-        checkpoints: CheckpointStore,
-        flow: str,
-        settings: SessionSettings | None = None,
-        effects: Effects | None = None,
-        run: RunAll = in_a_row,
-    ) -> None:
-        super().__init__(group, checkpoints, flow, settings, effects, run)
-        self._key = group.key
-        self._settled: tuple[int, int] | None = None  # what the last look settled of resizes and rewinds
-        self._me: Owner | None = None
-        self._verified_s = 0.0
-        self._confirmed_s: float | None = None
-
-    @property
-    def is_bound(self) -> bool:
-        return self._me is not None
+    _settled: tuple[int, int] | None = None  # what the last look settled of resizes and rewinds
+    _me: Owner | None = None
+    _verified_s = 0.0
+    _confirmed_s: float | None = None
 
     @property
     def instance(self) -> str | None:
@@ -65,7 +47,7 @@ class SoloSession(GroupMembership):
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
-    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> View:
         """Take every partition; those of `mapping` at the epoch at which this flow left them, if nobody came since.
 
         Raises `Unavailable`: what was taken is taken, call again.
@@ -74,7 +56,7 @@ class SoloSession(GroupMembership):
         self._take(me, dict(mapping or {}))
         self._me = me
         self._verified_s = self._effects.now_s()
-        return Binding(view=self._view(me), answered=True)
+        return self._view(me)
 
     def unbind(self) -> None:
         """Write down what is acknowledged and announced. The partitions stay this flow's until somebody takes them."""
@@ -105,15 +87,15 @@ class SoloSession(GroupMembership):
         partition: int,
         known: int | None,
         *,
-        may_take: Callable[[Checkpoint | None], bool] = lambda _: True,
+        rewound_from: int | None = None,
     ) -> Checkpoint:
         """The partition's checkpoint as this flow's. `known`: at which epoch it had the partition before. Raises
-        `Fenced` if others take it all the time, or it is one that may not be taken.
+        `Fenced` if others take it all the time, or it should be one that was rewound from an epoch and is not.
         """
         refused: FenceRefused | None = None
         for _ in range(MAX_TRIES):
             found = self._checkpoints.read(partition)
-            if not may_take(found):
+            if rewound_from is not None and not self._is_rewound(found, me, rewound_from):
                 raise Fenced(self._taken_over(partition, found))
             owner = found.owner if found is not None else None
             # Deleted, as a damaged one may be: no epoch comes twice, and this flow delivered from it before.
@@ -133,11 +115,11 @@ class SoloSession(GroupMembership):
                 continue
             if owner is not None and owner.flow != me.flow:
                 _log.warning(
-                    "flow %s took partition %d of group %s from flow %s", me.flow, partition, self._key, owner.flow
+                    "flow %s took partition %d of group %s from flow %s", me.flow, partition, self._group, owner.flow
                 )
             return fenced
         raise Fenced(
-            f"partition {partition} of group {self._key} was taken by others {MAX_TRIES} times in a row while flow "
+            f"partition {partition} of group {self._group} was taken by others {MAX_TRIES} times in a row while flow "
             f"{me.flow!r} took it: run one query of a group with ownership=none, or share it by an ownership"
         ) from refused
 
@@ -167,7 +149,7 @@ class SoloSession(GroupMembership):
         return self._settings.verify_interval_s
 
     def _changes(self, head: Head) -> tuple[int, int]:
-        group = head.groups.get(self._key.group)
+        group = head.groups.get(self._group.key.group)
         return head.layout.generation, group.rewinds if group is not None else 0
 
     def _let_go(self, head: Head) -> None:
@@ -183,7 +165,7 @@ class SoloSession(GroupMembership):
                 continue
             if self._give_up(partition, holding.epoch, end):
                 self._holdings.lose(partition)
-                _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
+                _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._group)
 
     def _leave_finished(self, me: Owner, partition: int, known: int, end: int) -> None:
         """The same of one that was finished, or has gone, before this process began: a batch that Spark repeats from an
@@ -240,7 +222,7 @@ class SoloSession(GroupMembership):
 
     def _required(self) -> Owner:
         if self._me is None:
-            raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
+            raise Invalid(f"flow {self._flow!r} of group {self._group} is not bound: call bind first")
         return self._me
 
     def _verify(self, me: Owner) -> bool:
@@ -265,13 +247,11 @@ class SoloSession(GroupMembership):
         """Go on from where somebody rewound the partition to. It is held as before until that has gone well; if another
         query came in between, that has the whole group, or will have.
         """
-        epoch = self._holdings.by_partition[partition].epoch
-        may_take = partial(self._is_rewound, me=me, epoch=epoch)
-        fenced = self._fence(me, partition, None, may_take=may_take)
+        fenced = self._fence(me, partition, None, rewound_from=self._holdings.by_partition[partition].epoch)
         _log.warning(
             "partition %d of group %s was rewound to offset %s: flow %s goes on from there",
             partition,
-            self._key,
+            self._group,
             fenced.offset,
             me.flow,
         )
@@ -292,29 +272,19 @@ class SoloSession(GroupMembership):
                 "use: start again"
             )
         if found.queue_id == self._group.queue_id and found.since > self._checkpoints.since:
-            return removed(self._key, f"flow {self._flow!r} stops")
+            return removed(self._group.key, f"flow {self._flow!r} stops")
         who = "nobody" if found.owner is None else f"flow {found.owner.flow!r} (instance {found.owner.instance})"
         return (
-            f"{who} took over partition {partition} of group {self._key} at epoch {found.epoch}, flow {self._flow!r} "
+            f"{who} took over partition {partition} of group {self._group} at epoch {found.epoch}, flow {self._flow!r} "
             "stops: with ownership=none one query has the whole group; stop that one, give this one another group, or "
             "share the group by the option ownership"
         )
 
-    def _write(self, *, everything: bool) -> None:
-        me = self._me
-        if me is None:
-            return
-        for partition, holding in self._holdings.by_partition.items():
-            try:
-                self._save_due(holding, everything=everything)
-            except Fenced as error:
-                found = self._checkpoints.read(partition)
-                if not self._is_rewound(found, me, holding.epoch):
-                    raise Fenced(self._taken_over(partition, found)) from error
-                self._verified_s = -math.inf  # the next look takes it again; this comes again from there
+    def _deny(self, partition: int, holding: Holding, error: Fenced) -> None:
+        found = self._checkpoints.read(partition)
+        if not self._is_rewound(found, self._required(), holding.epoch):
+            raise Fenced(self._taken_over(partition, found)) from error
+        self._verified_s = -math.inf  # the next look takes it again; this comes again from there
 
     def _view(self, me: Owner) -> View:
-        lost, updates = self._holdings.tell_once()
-        return View(
-            instance=me.instance, standing=Standing.ACTIVE, claims=self._holdings.claims(), lost=lost, updates=updates
-        )
+        return View(instance=me.instance, standing=Standing.ACTIVE, claims=self._holdings.claims())

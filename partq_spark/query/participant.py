@@ -17,7 +17,7 @@ from typing import Any, Final
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.claims import Binding, Claim, Position, Standing, View
+from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.group.membership import Membership
 from partq_spark.log import groups
 from partq_spark.log.model import Head, Origin, at
@@ -114,9 +114,8 @@ class Participant:
         member = self.member
         if not member.is_bound:
             mapping = {partition: span.epoch for partition, span in known.spans.items()}
-            bound = self.store_retry.call(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
-            self.seen(bound.view)
-            if not bound.answered:
+            view = self.seen(self.store_retry.call(lambda: member.bind(mapping, wait_s=BIND_WAIT_S)))
+            if view.standing is Standing.UNANSWERED:
                 _log.warning(
                     "no coordinator has answered flow %s of %s for %.0f s: is one running (partq coordinator run)?",
                     self.flow,
@@ -158,11 +157,7 @@ class Participant:
         return member is not None and member.instance == instance is not None and member.lease_left_s() > 0
 
     def seen(self, view: View) -> View:
-        """A look at what is the query's; what is told once goes to the log."""
-        for partition, epoch in view.lost.items():
-            _log.info("%s gave up partition %d (epoch %d)", self.name, partition, epoch)
-        for update in view.updates:
-            _log.info("%s is %s now", self.name, "active" if update.active else "inactive")
+        """A look at what is the query's."""
         self.view = view
         return view
 
@@ -209,15 +204,11 @@ class EveryPartition(Membership):
         self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims={})
 
     @property
-    def is_bound(self) -> bool:
-        return True
-
-    @property
     def instance(self) -> str:
         return _INSTANCE
 
-    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
-        return Binding(view=self.observe(), answered=True)
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> View:
+        return self.observe()
 
     def observe(self) -> View:
         """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""

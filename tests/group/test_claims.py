@@ -14,7 +14,7 @@ from msgspec import structs
 from partq_spark.base.errors import Invalid
 from partq_spark.group import claims
 from partq_spark.group.binding import Life
-from partq_spark.group.claims import Claim, FlowChangeUpdate
+from partq_spark.group.claims import Claim
 from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
 from partq_spark.group.membership import SessionSettings
 from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
@@ -51,7 +51,7 @@ def test_a_bind_is_answered_when_what_is_on_its_way_has_arrived(
 @pytest.mark.conformance("FLO-05")
 def test_updates_are_counted_not_guessed() -> None:
     flow = Flow(name="a", instance="1", bound=True, since=1, active=True, updates=5)
-    on, off = FlowChangeUpdate(active=True), FlowChangeUpdate(active=False)
+    on, off = True, False
     assert claims.updates_since(flow._replace(updates=1), a_life(0.0).updates) == (on,)
     assert claims.updates_since(flow, 5) == ()
     assert claims.updates_since(flow, 4) == (on,)
