@@ -4,14 +4,13 @@ its flows, one life of it (`GroupInQueue`): a group may be removed and made agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to, is_without_offset
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.key_order import Milestones
 from partq_spark.group.model import GroupKey
 from partq_spark.log import admin, layouts
 from partq_spark.log.groups import require_group
@@ -96,7 +95,6 @@ class GroupInQueue:
         since = since if since is not None or name not in head.groups else head.groups[name].since_sequence
         self._group = require_group(head, name, since or 0, "nothing begins")
         self._queue = queue
-        self._milestones = Milestones(lambda: queue.head)
         self.key = GroupKey(queue.namespace, queue.name, name)
         self.queue_id = head.queue_id
 
@@ -128,10 +126,6 @@ class GroupInQueue:
     def end_of(self, partition: int) -> int:
         """Where a partition that leaves the queue ends; the others do not."""
         return layouts.leaving(self.seen).get(partition, UNBOUNDED)
-
-    def milestones(self, partition: int) -> Sequence[int]:
-        """Offsets at which others may wait for a partition, ascending."""
-        return self._milestones(partition)
 
     def checkpoints(self, store: ObjectStore, effects: Effects | None = None) -> CheckpointStore:
         """Its checkpoints, by way of this store."""

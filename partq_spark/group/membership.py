@@ -24,7 +24,7 @@ from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to,
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import FlowHoldings, Holding, Position, View
 from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.key_order import passes
+from partq_spark.log import layouts
 from partq_spark.log.model import Origin, at
 
 _log = logging.getLogger("partq.flow")
@@ -266,8 +266,8 @@ class GroupMembership(Membership):
         if checkpoint is None:
             return False
         done = holding.done
-        at_milestone = done > holding.saved and passes(
-            self._group.milestones(checkpoint.partition), holding.saved, done
+        at_milestone = done > holding.saved and layouts.passes_milestone(
+            self._group.seen, checkpoint.partition, holding.saved, done
         )
         if everything or holding.paused or at_milestone:
             return self._close_one(holding)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -268,14 +268,13 @@ def partitions_for(head: Head, done: Positions) -> tuple[int, ...]:
     return (*range(head.partitions), *left)
 
 
-def milestones(head: Head, partitions: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """The offsets at which the earlier layouts end in each of these partitions: reaching one may be what others wait
-    for, so it is worth being written down at once.
+def passes_milestone(head: Head, partition: int, written: int, done: int) -> bool:
+    """Whether `done` has reached an offset at which an earlier layout ends in this partition, and `written` has not:
+    others may wait for it, so it is worth being written down at once.
     """
     if len(head.layouts) == 1:
-        return {}
-    ends = {p: tuple(s.end for s in stretches_of(head, p) if s.end is not None) for p in partitions}
-    return {p: mine for p, mine in ends.items() if mine}
+        return False
+    return any(each.end is not None and each.end <= done for each in stretches_of(head, partition, written))
 
 
 def head_scale_status(head: Head, done: Positions) -> str:

@@ -274,7 +274,9 @@ class ConsumerLoop:
             before,
             begin=begin,
             mapping=member.mapping,
-            waits=lambda reached: self._store_retry.call(lambda: self._order.waits(head, member, view.claims, reached)),
+            waits=lambda reached: self._store_retry.call(
+                lambda: self._order.waits(head, member.acknowledged, view.claims, reached)
+            ),
             target=self._target.ends if self._target is not None else None,
             limits=batch_limits(self._options, unacknowledged, limited),
             unacknowledged=unacknowledged,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from msgspec import structs
@@ -14,10 +15,10 @@ from msgspec import structs
 from partq_spark.base.errors import Invalid
 from partq_spark.group import claims
 from partq_spark.group.binding import Life
-from partq_spark.group.claims import Claim
-from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
+from partq_spark.group.key_order import LOOK_S, KeyOrder
 from partq_spark.group.membership import SessionSettings
 from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
+from partq_spark.log import layouts
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.test_status import A, B, C, state
@@ -105,32 +106,25 @@ class Told:
         return {p: self.offsets[p] for p in partitions if p in self.offsets}
 
 
-def claimed(*partitions: int, epoch: int = 1) -> Mapping[int, Claim]:
-    return {
-        p: Claim(partition=p, epoch=epoch, position=0, acknowledged=0, redelivered_below=0, paused=False)
-        for p in partitions
-    }
-
-
 @pytest.mark.conformance("RES-03")
 def test_what_is_finished_is_not_asked_for_again_and_the_rest_not_often() -> None:
     now_s = [100.0]
     order = KeyOrder("billing", look_s=0.01, now_s=lambda: now_s[0])
     head, reached = two_of_three(), {2: 0}
     told = Told(p0=10, p1=3)
-    assert order.waits(head, told, claimed(2), reached)[2].waits_for == {1: 10}
+    assert order.waits(head, told.acknowledged, {2}, reached)[2].waits_for == {1: 10}
     assert len(told.asked) == 2, "its own, and then all"
     for _ in range(5):
-        order.waits(head, told, claimed(2), reached)
+        order.waits(head, told.acknowledged, {2}, reached)
     assert len(told.asked) == 2 + 5, "its own cost nothing"
     now_s[0] += 2 * LOOK_S
     told.offsets[1] = 10
-    assert order.waits(head, told, claimed(2), reached) == {}
+    assert order.waits(head, told.acknowledged, {2}, reached) == {}
     asked = len(told.asked)
     told.offsets.clear()
-    assert order.waits(head, told, claimed(2), reached) == {}
-    assert len(told.asked) == asked
-    assert order.waits(resized(head, 5), told, claimed(2), {2: 12}).keys() == {2}
+    assert order.waits(head, told.acknowledged, {2}, reached) == {}
+    assert not any(told.asked[asked:]), "nobody else is asked"
+    assert order.waits(resized(head, 5), told.acknowledged, {2}, {2: 12}).keys() == {2}
 
 
 @pytest.mark.conformance("RES-03")
@@ -140,11 +134,11 @@ def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_n
     group = Group(since_sequence=1, start=(0, 0))
     head = replace(two_of_three(), groups={"billing": group})
     told = Told(p0=10, p1=10)
-    assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
+    assert order.waits(head, told.acknowledged, {0, 1, 2}, {2: 12}) == {}
     head = replace(head, groups={"billing": structs.replace(group, rewinds=1)})
-    assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
+    assert order.waits(head, told.acknowledged, {0, 1, 2}, {2: 12}) == {}
     told.offsets[0] = 4
-    assert order.waits(head, told, claimed(1, 2, epoch=3), {2: 0})[2].waits_for == {0: 10}
+    assert order.waits(head, told.acknowledged, {1, 2}, {2: 0})[2].waits_for == {0: 10}
 
 
 @pytest.mark.conformance("RES-03", "RES-04")
@@ -154,27 +148,27 @@ def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_it
     order = KeyOrder("billing", look_s=0.01, now_s=lambda: now_s[0])
     head = replace(resized(replace(empty_head(3), next=(10, 10, 10)), 2), next=(12, 12, 10))
     told = Told(p0=10, p1=9, p2=sys.maxsize)
-    assert order.waits(head, told, claimed(0), {0: 10})[0].waits_for == {1: 10}
+    assert order.waits(head, told.acknowledged, {0}, {0: 10})[0].waits_for == {1: 10}
     head = replace(resized(head, 3), next=(13, 13, 15))
     head = replace(resized(head, 2), next=(14, 14, 15))
     now_s[0] += 2 * LOOK_S
     told = Told(p0=13, p1=13, p2=10)
-    assert order.waits(head, told, claimed(0), {0: 13})[0].waits_for == {2: 15}
+    assert order.waits(head, told.acknowledged, {0}, {0: 13})[0].waits_for == {2: 15}
 
 
 def test_others_that_keep_nothing_back_are_not_asked_for() -> None:
     order = KeyOrder("billing", look_s=0.01, now_s=lambda: 0.0)
     told = Told()
     head = replace(two_of_three(), next=(12, 12, 0))
-    order.waits(head, told, claimed(2), {2: 0})
+    order.waits(head, told.acknowledged, {2}, {2: 0})
     assert told.asked == [frozenset()]
-    assert order.waits(empty_head(2), told, claimed(0), {0: 0}) == {}
+    assert order.waits(empty_head(2), told.acknowledged, {0}, {0: 0}) == {}
 
 
 def test_a_milestone_is_passed_when_it_is_reached() -> None:
-    milestones = Milestones(two_of_three)
-    assert [list(milestones(p)) for p in range(4)] == [[10], [10], [], []]
-    assert passes(milestones(0), 9, 10)
-    assert not passes(milestones(0), 10, 12)
-    assert not passes(milestones(0), 3, 9)
-    assert list(Milestones(lambda: empty_head(2))(0)) == []
+    """Ten messages of partitions 0 and 1 were published under the earlier count."""
+    passes = partial(layouts.passes_milestone, two_of_three())
+    assert [passes(p, 9, 10) for p in range(3)] == [True, True, False]
+    assert not passes(0, 10, 12)
+    assert not passes(0, 3, 9)
+    assert not layouts.passes_milestone(empty_head(2), 0, 0, 10)
