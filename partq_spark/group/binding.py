@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -25,9 +24,8 @@ from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.codec import decode_state
 from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.model import FlowRecord, GroupState
-from partq_spark.group.ownership import Beat, Ownership, Reincarnated
-from partq_spark.objects.api import Unchanged
+from partq_spark.group.model import FlowRecord
+from partq_spark.group.ownership import Beat, Ownership, Reincarnated, StateDocument
 
 MAX_TRIES: Final = 5
 MOVES_OF_THE_LIVING: Final = 2
@@ -38,37 +36,24 @@ _RETRY_PAUSE_S: Final = 0.1
 _log = logging.getLogger("partq.flow")
 
 
-class _UnknownOutcome(Exception):
-    """The answer to a bind was lost; its cause says how."""
-
-
+@dataclass(slots=True)
 class Life:
     """One instance's time as a bound flow. The heartbeat's thread and the main thread both write to it: each attribute
-    is one assignment, and whichever comes last of two renewals is true. `says` is what its next heartbeat says.
+    is one assignment, and whichever comes last of two renewals is true.
     """
 
-    __slots__ = (
-        "ended",
-        "instance",
-        "lives",
-        "renewed_s",
-        "says",
-        "seen",
-        "session_timeout_s",
-        "state_token",
-        "updates",
-    )
+    says: FlowRecord  # with its next heartbeat
+    renewed_s: float  # before the last renewal that succeeded was sent
+    lives: int  # of the store, when it bound
+    state_token: str | None = None  # as the last heartbeat found it
+    ended: str = ""  # why
+    seen: bool = False  # the coordinator has taken notice of it
+    updates: int = 0  # FlowChangeUpdates passed on
 
-    def __init__(self, says: FlowRecord, renewed_s: float, lives: int) -> None:
-        self.says = says
-        self.lives = lives  # of the store, when it bound
-        self.instance = says.instance
-        self.session_timeout_s = says.session_timeout_s
-        self.renewed_s = renewed_s  # before the last renewal that succeeded was sent
-        self.state_token: str | None = None  # as the last heartbeat found it
-        self.ended = ""  # why
-        self.seen = False  # the coordinator has taken notice of it
-        self.updates = 0  # FlowChangeUpdates passed on
+    @property
+    def instance(self) -> str:
+        """Its name."""
+        return self.says.instance
 
     def renew(self, sent_s: float) -> None:
         """A renewal that was sent at `sent_s` has succeeded."""
@@ -76,7 +61,7 @@ class Life:
 
     def left_s(self, now_s: float) -> float:
         """Until the group may take this instance for gone, by this process's own clock."""
-        return self.renewed_s + self.session_timeout_s - now_s
+        return self.renewed_s + self.says.session_timeout_s - now_s
 
     def is_alive(self, now_s: float, lives: int) -> bool:
         """A guard: the group cannot have taken this instance for gone. One that was silent for too long has ended, and
@@ -85,21 +70,13 @@ class Life:
         if lives != self.lives:
             self.end("what keeps the ownership lives anew, and may have jumped back")
         if self.left_s(now_s) <= 0:
-            self.end(f"nothing was renewed for {self.session_timeout_s:g} s (sessionTimeout)")
+            self.end(f"nothing was renewed for {self.says.session_timeout_s:g} s (sessionTimeout)")
         return not self.ended
 
     def end(self, reason: str) -> None:
         """Nothing may be delivered any more in this instance's name. The first reason stays."""
         if not self.ended:
             self.ended = reason
-
-
-@dataclass(kw_only=True, slots=True)
-class _Watched:
-    """The group's state as last read while waiting, so that an unchanged one is not read again."""
-
-    token: str | None = None
-    state: GroupState | None = None
 
 
 class Binder:
@@ -131,42 +108,36 @@ class Binder:
         cause: Exception | None = None
         backoff = self._backoff()
         for _ in range(MAX_TRIES):
+            lives = self._ownership.lives
             try:
-                return self._bind(mapping)
+                former = self._former()
+                instance = self._effects.token()  # another one with each try, which finds this one as its own
+                self._own_instances.append(instance)
+                record = FlowRecord(
+                    flow=self._flow,
+                    instance=instance,
+                    queue_id=self._queue_id,
+                    bound=True,
+                    session_timeout_s=self._session_timeout_s,
+                    mapping=dict(mapping),
+                )
+                sent_s = self._effects.now_s()
+                try:
+                    self._ownership.bind(self._key, record, replaces=former)
+                except Reincarnated:
+                    raise
+                except Unavailable as error:  # the outcome is unknown
+                    cause = error
+                    backoff.pause(error)
+                    continue
             except (Conflict, Reincarnated) as error:  # a heartbeat that was under way, another process, a restart
                 cause = error
-            except _UnknownOutcome as error:
-                cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-                backoff.pause(cause)
+                continue
+            _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
+            return Life(record, sent_s, lives)
         raise Unavailable(
             f"flow {self._flow!r} of group {self._key} could not be bound in {MAX_TRIES} tries: {cause}; try again"
         ) from cause
-
-    def _bind(self, mapping: Mapping[int, int]) -> Life:
-        lives = self._ownership.lives
-        found = self._ownership.read_flow(self._key, self._flow)
-        if found is not None and found[0].bound and not self._is_own(found[0].instance):
-            found = self._watch(*found)
-        instance = self._effects.token()
-        self._own_instances.append(instance)
-        record = FlowRecord(
-            flow=self._flow,
-            instance=instance,
-            queue_id=self._queue_id,
-            bound=True,
-            session_timeout_s=self._session_timeout_s,
-            mapping=dict(mapping),
-        )
-        sent_s = self._effects.now_s()
-        try:
-            self._ownership.bind(self._key, record, replaces=found[1] if found is not None else None)
-        except Reincarnated:
-            raise
-        except Unavailable as error:
-            # Always another instance: it reads first, and finds this one as its own if the bind took place.
-            raise _UnknownOutcome from error
-        _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
-        return Life(record, sent_s, lives)
 
     def leave(self, life: Life) -> None:
         """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
@@ -184,51 +155,44 @@ class Binder:
 
     # --- who has the name ---------------------------------------------------------------------------------------------
 
-    def _is_own(self, instance: str) -> bool:
-        """It was this process: nobody else can be alive under it."""
-        return instance in self._own_instances
-
-    def _watch(self, record: FlowRecord, beat: Beat) -> tuple[FlowRecord, Beat] | None:
-        """The record once its instance is known to be gone. Raises `Invalid` as soon as its heartbeat has moved twice:
-        once may be the last beat of a process that was killed, on its way for long.
+    def _former(self) -> Beat | None:
+        """The last heartbeat under the name, whose instance is known to be gone. Raises `Invalid` as soon as it has
+        moved twice: once may be the last beat of a process that was killed, on its way for long.
         """
+        found = self._ownership.read_flow(self._key, self._flow)
         moves = 0
-        watched = _Watched()
         interval_s = max(_WATCH_INTERVAL_S, self._ownership.look_interval_s)
-        until_s = self._effects.now_s() + min(record.session_timeout_s, LONGEST_WATCH_S)
-        while (left_s := until_s - self._effects.now_s()) > 0:
-            if self._is_given_up(record.instance, watched):
+        still_since_s = self._effects.now_s()
+        while found is not None and self._may_live(found[0]):
+            record, beat = found
+            until_s = still_since_s + min(record.session_timeout_s, LONGEST_WATCH_S)
+            left_s = until_s - self._effects.now_s()
+            if left_s <= 0:
                 break
             self._effects.sleep(min(interval_s, left_s))
             found = self._ownership.read_flow(self._key, self._flow)
-            if found is None or not found[0].bound:
-                return found
-            if self._moves(beat, found[1]):
+            # Ages are by another clock and not looked at.
+            if found is not None and found[1].token != beat.token:
                 moves += 1
-                until_s = self._effects.now_s() + min(found[0].session_timeout_s, LONGEST_WATCH_S)
-            record, beat = found
+                still_since_s = self._effects.now_s()
             if moves == MOVES_OF_THE_LIVING:
                 raise Invalid(
                     f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
                     f"{beat.instance}): stop that one, or give this one a name of its own (a query without one: a "
                     "checkpoint location)"
                 )
-        return record, beat
+        return found[1] if found is not None else None
 
-    def _moves(self, before: Beat, now: Beat) -> bool:
-        """Somebody lives under the name. Ages are by another clock and not looked at."""
-        return before.token != now.token
-
-    def _is_given_up(self, instance: str, watched: _Watched) -> bool:
-        """The coordinator has seen this instance and has seen it go, so that waiting tells nothing new."""
-        found = self._ownership.read_state(self._key, known=watched.token)
-        if found is None:
+    def _may_live(self, record: FlowRecord) -> bool:
+        """It is bound, was not this process, and the coordinator has not seen it go: waiting tells something new."""
+        if not record.bound or record.instance in self._own_instances:
             return False
-        if not isinstance(found, Unchanged):
-            watched.token = found.token
-            watched.state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
-        flow = watched.state.flows.get(self._flow) if watched.state is not None else None
-        return flow is not None and flow.instance == instance and not flow.bound
+        found = self._ownership.read_state(self._key)
+        if not isinstance(found, StateDocument):
+            return True
+        state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
+        flow = state.flows.get(self._flow)
+        return flow is None or flow.instance != record.instance or flow.bound
 
 
 # --- heartbeats, and whether there is anybody to send them for --------------------------------------------------------
@@ -246,22 +210,6 @@ _STOPPED: Final = frozenset("Tt")  # by a signal, by a debugger
 _DEAD: Final = frozenset("ZXx")
 
 
-class Sign(StrEnum):
-    """What a look shows."""
-
-    ALIVE = "alive"
-    FROZEN = "frozen"  # may go on later: be silent until then
-    GONE = "gone"  # never again
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sighting:
-    """A sign, and why, in words."""
-
-    sign: Sign
-    reason: str = ""
-
-
 class Liveness:
     """Whether a process that works for its parent, as a Spark worker does, and that parent still run.
 
@@ -277,20 +225,21 @@ class Liveness:
         self._main_thread = main_thread if main_thread is not None else threading.main_thread()
         self._proc = proc
 
-    def look(self) -> Sighting:
-        """Now. Takes some microseconds."""
+    @property
+    def gone(self) -> str:
+        """Why they will never go on, in words; empty: they may. Takes some microseconds, as `is_frozen`."""
         if self._parent is None:
-            return Sighting(sign=Sign.ALIVE)
+            return ""
         if not self._main_thread.is_alive():
-            return Sighting(sign=Sign.GONE, reason="the main thread has ended")
+            return "the main thread has ended"
         if os.getppid() != self._parent:
-            return Sighting(sign=Sign.GONE, reason=f"the parent process {self._parent} is gone")
-        state = self._state_of(self._parent)
-        if state in _DEAD:
-            return Sighting(sign=Sign.GONE, reason=f"the parent process {self._parent} has ended")
-        if state in _STOPPED:
-            return Sighting(sign=Sign.FROZEN, reason=f"the parent process {self._parent} is stopped")
-        return Sighting(sign=Sign.ALIVE)
+            return f"the parent process {self._parent} is gone"
+        return f"the parent process {self._parent} has ended" if self._state_of(self._parent) in _DEAD else ""
+
+    @property
+    def is_frozen(self) -> bool:
+        """They may go on later: be silent until then."""
+        return self._parent is not None and self._state_of(self._parent) in _STOPPED
 
     def _state_of(self, pid: int) -> str:
         """One letter; empty where it cannot be known."""
@@ -306,8 +255,8 @@ class Liveness:
 class HeartbeatThread:
     """Calls `beat` every `interval_s` until stopped, counted from beat to beat. A context manager.
 
-    `beat` must be bounded in time. `Unavailable` is trouble that may pass: it is kept in `trouble` and beating goes on.
-    Anything else ends the thread, and `check` raises it in the main thread.
+    `beat` must be bounded in time. `Unavailable` is trouble that may pass, which the work meets by itself: beating goes
+    on. Anything else ends the thread, and `check` raises it in the main thread.
     """
 
     def __init__(self, beat: Callable[[], None], interval_s: float, liveness: Liveness, *, name: str = "flow") -> None:
@@ -317,8 +266,6 @@ class HeartbeatThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"partq heartbeat of {name}", daemon=True)
         self._failure: BaseException | None = None
-        self.trouble: Unavailable | None = None
-        self.ended_because = ""
 
     def start(self) -> Self:
         """Begin; the first beat is due after one interval, because a bind has just renewed the lease."""
@@ -332,7 +279,7 @@ class HeartbeatThread:
             self._thread.join(_STOP_WAIT_S)
 
     def check(self) -> None:
-        """Raise what ended the thread, if something did. `trouble` is not raised: the work meets it by itself."""
+        """Raise what ended the thread, if something did."""
         if self._failure is not None:
             raise self._failure
 
@@ -353,24 +300,19 @@ class HeartbeatThread:
         wait_s = self._interval_s
         while not self._stop.wait(wait_s):
             begun_s = time.monotonic()
-            look = self._liveness.look()
-            if look.sign is Sign.GONE:
-                self.ended_because = look.reason
-                _log.warning("%s ends: %s", self._thread.name, look.reason)
+            if gone := self._liveness.gone:
+                _log.warning("%s ends: %s", self._thread.name, gone)
                 return
-            if look.sign is Sign.ALIVE and not self._beaten():
+            if not self._liveness.is_frozen and not self._beaten():
                 return
             wait_s = max(self._interval_s - (time.monotonic() - begun_s), 0.0)
 
     def _beaten(self) -> bool:
         try:
             self._beat()
-        except Unavailable as error:
-            self.trouble = error
+        except Unavailable:
+            pass
         except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by `check`
             self._failure = error
-            self.ended_because = f"{type(error).__name__}: {error}"
             return False
-        else:
-            self.trouble = None
         return True

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.group.binding import HeartbeatThread, Liveness, Sign
+from partq_spark.group.binding import HeartbeatThread, Liveness
 from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
@@ -191,7 +191,7 @@ class ConsumerProcess:
     @property
     def _is_living(self) -> bool:
         """A guard: a look may begin a new instance, which nobody does in the name of a frozen or dead JVM (LOS-06)."""
-        return self._heartbeat.is_beating and self._liveness.look().sign is Sign.ALIVE
+        return self._heartbeat.is_beating and not self._liveness.gone and not self._liveness.is_frozen
 
     @property
     def _is_bound(self) -> bool:
