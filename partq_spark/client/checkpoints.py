@@ -18,7 +18,6 @@ from partq_spark.group.in_queue import checkpoints_of, key_of, progress_of
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
 from partq_spark.log import tree
-from partq_spark.log.admin import group_of
 from partq_spark.log.model import Origin
 from partq_spark.log.queue import QueueLog
 
@@ -163,19 +162,17 @@ def rewind(
     """Raises `Invalid` before anything is changed, and `RewindUnfinished`."""
     url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
     with opened_ownership(url, queue.store) as place:
-        head = queue.refresh()
-        group_of(queue, head, group)
-        store = checkpoints_of(queue, group)
+        progress = progress_of(queue, group, queue.refresh())
 
         @cache
         def is_lost(origin: Origin) -> bool:
             return queue.settled(lambda now: tree.has_publish(now, origin, queue.load_chunk)) is False
 
-        steps = planned_rewind(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at, is_lost)
+        steps = planned_rewind(str(queue), progress, partitions, goal, queue.offsets_at, is_lost)
         notes = _notes(queue, group, steps, place)
         if dry_run:
             return _rewind(queue, group, steps, None, notes)
-        outcome = carry_out(queue, store, group, steps)
+        outcome = carry_out(queue, checkpoints_of(queue, group), group, steps)
         notes += [
             f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and do "
             "not come again: flows of the group go past them with failOnDataLoss=false"

@@ -162,7 +162,7 @@ class CheckpointStore:
         """
 
         def fenced(found: Checkpoint | None) -> Checkpoint:
-            if found is not None and self._is_fence(found, to, epoch):
+            if found is not None and found.is_of(self._queue_id, to, epoch):
                 return found
             if found is not None and not self._may_fence(found, to, epoch, replaces):
                 raise FenceRefused(
@@ -230,29 +230,27 @@ class CheckpointStore:
 
         return self._change(held.partition, said, known=held)
 
-    def rewind(self, partition: int, offset: int, *, fence: bool = False) -> Rewound:
-        """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked.
-
-        Refused with `Conflict` while a flow owns the partition, unless `fence` takes it away from that flow. Raises
-        `Invalid` where there is no offset to go back from.
+    def rewind(self, partition: int, offset: int) -> Rewound:
+        """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked. A
+        flow that owns the partition loses it. Raises `Invalid` where there is no offset to go back from.
         """
         before: Checkpoint | None = None
 
         def rewound(found: Checkpoint | None) -> Checkpoint:
             nonlocal before
             name = self.name_of(partition)
-            if before is not None and found is not None and self._is_rewound(found, before, offset):
-                return found
+            if (
+                before is not None
+                and found is not None
+                and (found.epoch, found.owner, found.offset) == (before.epoch + 1, None, offset)
+            ):
+                return found  # the rewind that went out before its answer was lost
             if found is None or found.offset is None:
                 raise Invalid(f"checkpoint {name} has no offset: there is nothing to rewind")
             if not 0 <= offset <= found.offset:
                 raise Invalid(
                     f"checkpoint {name} is at offset {found.offset} and cannot be rewound to {offset}: "
                     f"give an offset from 0 to {found.offset}"
-                )
-            if found.owner is not None and not fence:
-                raise Conflict(
-                    f"checkpoint {name} is {_owned(found)}: stop that flow first, or ask for the partition to be fenced"
                 )
             before = found
             return replace(
@@ -273,14 +271,6 @@ class CheckpointStore:
 
     # --- guards: one method each --------------------------------------------------------------------------------------
 
-    def _is_of_later_group(self, found: Checkpoint) -> bool:
-        """The group of this store was removed, and another one was made under its name."""
-        return found.queue_id == self._queue_id and found.since > self.since
-
-    def _is_fence(self, found: Checkpoint, to: Owner | None, epoch: int) -> bool:
-        """The fence that is asked for is in place already."""
-        return found.is_of(self._queue_id, to, epoch)
-
     def _may_fence(self, found: Checkpoint, to: Owner | None, epoch: int, replaces: Owner | None) -> bool:
         """Epochs grow; only a flow that comes back as a new instance takes its former instance's place at the same."""
         if found.epoch == epoch and to is not None and replaces is not None and found.owner == replaces:
@@ -300,10 +290,6 @@ class CheckpointStore:
             )
         return found
 
-    def _is_rewound(self, found: Checkpoint, before: Checkpoint, offset: int) -> bool:
-        """The rewind that went out before its answer was lost has arrived."""
-        return (found.epoch, found.owner, found.offset) == (before.epoch + 1, None, offset)
-
     # --- the swap -----------------------------------------------------------------------------------------------------
 
     def _change(
@@ -315,7 +301,7 @@ class CheckpointStore:
 
         def present(document: Document) -> Checkpoint:
             found = self._decoded(partition, document.metadata, document.etag)
-            if self._is_of_later_group(found):
+            if found.queue_id == self._queue_id and found.since > self.since:
                 raise Fenced(removed(self._key, "was made again since, and this process stops"))
             return found
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Corrupt
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to, is_without_offset
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey
 from partq_spark.log import admin, layouts
-from partq_spark.log.groups import require_group
+from partq_spark.log.groups import removed, require_group
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.names import checked_name
 from partq_spark.log.queue import QueueLog
@@ -86,17 +86,16 @@ def progress_of(queue: QueueLog, name: str, head: Head | None = None) -> GroupPr
 
 
 class GroupInQueue:
-    """The group `name` of the queue, made with the head `since`: as `queue` saw its head last. Raises `Invalid` if
-    that head has no such group, `Fenced` if it has another one by this name.
-    """
+    """The group `name` of the queue as `queue` saw its head last. Raises `Invalid` if that has it no more."""
 
-    def __init__(self, queue: QueueLog, name: str, since: int | None = None) -> None:
-        head = queue.head
-        since = since if since is not None or name not in head.groups else head.groups[name].since_sequence
-        self._group = require_group(head, name, since or 0, "nothing begins")
-        self._queue = queue
+    def __init__(self, queue: QueueLog, name: str) -> None:
         self.key = GroupKey(queue.namespace, queue.name, name)
-        self.queue_id = head.queue_id
+        found = queue.head.groups.get(name)
+        if found is None:
+            raise Invalid(removed(self.key, "nothing begins"))
+        self._group = found
+        self._queue = queue
+        self.queue_id = queue.head.queue_id
 
     def __str__(self) -> str:
         return str(self.key)

@@ -10,7 +10,7 @@ No words for people but errors; no clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -148,10 +148,15 @@ def remove(queue: QueueLog, left: Remains, ownership: Ownership | None) -> None:
         raise Conflict(
             f"group {left.key.group!r} of {queue} was made again meanwhile: look at it, then remove it again"
         )
+    _drop(ownership, left.key)
+
+
+def _drop(ownership: Ownership | None, key: GroupKey) -> None:
+    """What it has of the group goes, and the coordinators look."""
     if ownership is not None:
-        ownership.drop_group(left.key)
-        with suppress(Unavailable):  # coordinators look by themselves, too
-            ownership.announce(left.key._replace(group=HEAD))
+        ownership.drop_group(key)
+        with suppress(Unavailable):  # they look by themselves, too
+            ownership.announce(key._replace(group=HEAD))
 
 
 # --- sharing one in another way ---------------------------------------------------------------------------------------
@@ -167,10 +172,7 @@ def share(queue: QueueLog, left: Remains, ownership: str, former: Ownership | No
     if left.group is None:
         raise Invalid(f"group {left.key.group!r} of {queue} was removed: it is shared as its next first flow has it")
     change_ownership(queue, left.key.group, left.group, ownership)
-    if former is not None:
-        former.drop_group(left.key)
-        with suppress(Unavailable):  # coordinators look by themselves, too
-            former.announce(left.key._replace(group=HEAD))
+    _drop(former, left.key)
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
@@ -241,24 +243,22 @@ def checkpoint_ages(queue: QueueLog, group: str, partitions: Collection[int]) ->
 
 def delete_queue(queue: QueueLog) -> int:
     """Delete the queue for good; returns the number of objects removed. Raises as `log.admin.delete_queue`."""
-    removed = 0
-    try:
-        removed += admin.delete_queue(queue)
-    finally:  # also where something of somebody else could not be deleted
-        removed += _remove_groups(queue)
-    return removed
+    return _deleted(queue, admin.delete_queue)
 
 
 def remove_remains(queue: QueueLog) -> int:
     """Delete what former queues by this name left; returns the number of objects removed. Nothing of the present one is
     touched. Raises as `log.admin.remove_remains`.
     """
-    removed = 0
+    return _deleted(queue, admin.remove_remains)
+
+
+def _deleted(queue: QueueLog, of_log: Callable[[QueueLog], int]) -> int:
     try:
-        removed += admin.remove_remains(queue)
-    finally:
-        removed += _remove_groups(queue)
-    return removed
+        removed = of_log(queue)
+    finally:  # also where something of somebody else could not be deleted
+        of_groups = _remove_groups(queue)
+    return removed + of_groups
 
 
 def _remove_groups(queue: QueueLog) -> int:

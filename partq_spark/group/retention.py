@@ -7,14 +7,14 @@ by itself here: the leading coordinator calls `retain`, or a person trims. No wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from partq_spark.group.in_queue import progress_of
+from partq_spark.group.in_queue import GroupProgress, progress_of
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log.housekeeping import Acknowledged, GroupPositions, held_back_by
-from partq_spark.log.model import Group, Head, at
+from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 
 MAX_LOOKS: Final = 3
@@ -45,21 +45,25 @@ class Retained:
     held_back: tuple[HeldBack, ...]
 
 
-def acknowledged_by(queue: QueueLog, head: Head) -> tuple[Acknowledged, frozenset[tuple[str, int]]]:
-    """How far each group of `head` has acknowledged each partition; one listing for each group (CHK-02). And by group
-    and partition, where no acknowledgement is written down (`checkpoints=none`).
-
-    A partition without an offset of this very queue counts from the group's start; of one whose checkpoint cannot be
-    read nothing is known. `head` must have been read before. Raises `Unavailable`.
+def _progresses(queue: QueueLog, head: Head) -> dict[str, GroupProgress]:
+    """How far each group of `head` is; one listing for each (CHK-02). `head` must have been read before. Raises
+    `Unavailable`.
     """
-    known: dict[str, GroupPositions] = {}
-    silent: set[tuple[str, int]] = set()
-    for name, group in head.groups.items():
-        progress = progress_of(queue, name, head)
-        offsets = {partition: progress.acknowledged(partition) for partition in range(len(head.next))}
-        known[name] = GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=offsets)
-        silent |= {(name, partition) for partition in progress.without_offsets}
-    return known, frozenset(silent)
+    return {name: progress_of(queue, name, head) for name in head.groups}
+
+
+def acknowledged_by(groups: Mapping[str, GroupProgress]) -> Acknowledged:
+    """How far each has acknowledged each partition. One without an offset of this very queue counts from the group's
+    start; of one whose checkpoint cannot be read nothing is known.
+    """
+    return {
+        name: GroupPositions(
+            since_sequence=each.group.since_sequence,
+            rewinds=each.group.rewinds,
+            offsets={partition: each.acknowledged(partition) for partition in range(len(each.head.next))},
+        )
+        for name, each in groups.items()
+    }
 
 
 def retain(queue: QueueLog) -> Retained:
@@ -83,18 +87,15 @@ def trim(queue: QueueLog, before: Sequence[int]) -> Retained:
         before = tuple(at(tuple(before), p) for p in range(len(head.next)))  # a number may have come meanwhile
         if all(offset <= earliest for offset, earliest in zip(before, head.earliest, strict=True)):
             break  # nothing to ask checkpoints for
-        known, silent = acknowledged_by(queue, head)
+        groups = _progresses(queue, head)
+        known = acknowledged_by(groups)
         head = housekeeping.trim(queue, before, known)
-        held = held_back(head, known, before, silent)
-        if all(is_known(name, group, known) for name, group in head.groups.items()):
+        held = _held_back(head, groups, before)
+        # Else what was read counts no more, so that looking again would change something.
+        if all(name in known and housekeeping.still_counts(group, known[name]) for name, group in head.groups.items()):
             break
     gone = sum(head.earliest) - sum(first.earliest)
     return Retained(trimmed=gone, earliest=head.earliest, held_back=held)
-
-
-def is_known(name: str, group: Group, known: Acknowledged) -> bool:
-    """Whether what was read of the group's checkpoints still counts, so that looking again would change nothing."""
-    return name in known and housekeeping.still_counts(group, known[name])
 
 
 def _older_than_retention(queue: QueueLog) -> tuple[int, ...]:
@@ -110,17 +111,12 @@ def _older_than_retention(queue: QueueLog) -> tuple[int, ...]:
 
 def holding_back(queue: QueueLog, head: Head) -> tuple[HeldBack, ...]:
     """What groups have not acknowledged of all that can be read, most messages first. Raises `Unavailable`."""
-    known, silent = acknowledged_by(queue, head)
-    return held_back(head, known, head.next, silent)
+    return _held_back(head, _progresses(queue, head), head.next)
 
 
-def held_back(
-    head: Head, known: Acknowledged, before: Sequence[int], silent: Collection[tuple[str, int]] = ()
-) -> tuple[HeldBack, ...]:
-    """What of the messages below `before` is held back, and by which groups, most messages first; `silent`: by group
-    and partition where no acknowledgement is written down.
-    """
-    asked = tuple(before)
+def _held_back(head: Head, groups: Mapping[str, GroupProgress], before: Sequence[int]) -> tuple[HeldBack, ...]:
+    """What of the messages below `before` is held back, and by which groups, most messages first."""
+    asked, known = tuple(before), acknowledged_by(groups)
     result: list[HeldBack] = []
     for name, group in sorted(head.groups.items()):
         for partition, earliest in enumerate(head.earliest):
@@ -133,7 +129,7 @@ def held_back(
                         partition=partition,
                         offset=offset,
                         messages=messages,
-                        for_ever=(name, partition) in silent,
+                        for_ever=name in groups and partition in groups[name].without_offsets,
                     )
                 )
     return tuple(sorted(result, key=lambda each: -each.messages))

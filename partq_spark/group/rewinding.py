@@ -8,11 +8,12 @@ for people but errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from partq_spark.base.errors import Corrupt, Invalid, PartqError
+from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
+from partq_spark.group.in_queue import GroupProgress
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import Head, Origin, at
@@ -48,13 +49,8 @@ class RewindStep:
         """Whether the checkpoint changes."""
         return self.to != self.acknowledged or self.is_lost
 
-    @property
-    def messages(self) -> int:
-        """How many come again."""
-        return self.messages_from(self.acknowledged)
-
     def messages_from(self, acknowledged: int) -> int:
-        """How many, if the checkpoint has moved to `acknowledged` meanwhile."""
+        """How many come again, if the checkpoint has moved to `acknowledged` meanwhile."""
         return max(min(acknowledged, self.end) - self.to, 0)
 
 
@@ -78,21 +74,20 @@ class RewindOutcome:
 
 def planned_rewind(
     queue: str,
-    head: Head,
-    found: tuple[Mapping[int, Checkpoint], Mapping[int, Corrupt]],
+    found: GroupProgress,
     partitions: Collection[int],
     goal: Goal,
     offsets_at: Callable[[int], Sequence[int]],
     is_lost: Callable[[Origin], bool] = lambda _: False,
 ) -> tuple[RewindStep, ...]:
-    """What is to be done. `found`: the group's checkpoints, and those that cannot be read; `partitions`: which to take
-    back, none for all that have a checkpoint; `queue` names it in messages; `offsets_at` finds a time in the log,
-    `is_lost` says whether a publish is not in it.
+    """What is to be done. `found`: how far the group is; `partitions`: which to take back, none for all that have a
+    checkpoint; `queue` names it in messages; `offsets_at` finds a time in the log, `is_lost` says whether a publish is
+    not in it.
 
     Raises `Invalid` for a partition that is not there or has nothing to go back from, and for an offset that is not
     acknowledged yet or not kept any more; `Corrupt` for a checkpoint that cannot be read.
     """
-    checkpoints, damaged = found
+    head, checkpoints, damaged = found.head, found.checkpoints, found.damaged
     unknown = [number for number in partitions if number >= len(head.next)]
     if unknown:
         raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {unknown[0]}: name one of them")
@@ -138,7 +133,7 @@ def carry_out(queue: QueueLog, checkpoints: CheckpointStore, group: str, steps: 
         if not step.is_needed:
             continue
         try:
-            done.append(checkpoints.rewind(step.partition, step.to, fence=True))
+            done.append(checkpoints.rewind(step.partition, step.to))
         except PartqError as error:
             failed = error
             break

@@ -248,7 +248,7 @@ def test_a_paused_partition_moves_as_soon_as_its_owner_says_that_it_has_nothing_
 
 def rewind(world: World, partition: int) -> None:
     store = checkpoints_of(world.queue, KEY.group)
-    store.rewind(partition, 0, fence=True)
+    store.rewind(partition, 0)
 
 
 @pytest.mark.conformance("CHK-03")

@@ -122,8 +122,8 @@ def close(owner: Owner, offset: int) -> Act:
     return write(owner, offset, offset)
 
 
-def rewind(offset: int, **more: Any) -> Act:
-    return lambda stage: stage.checkpoints.rewind(0, offset, **more).after
+def rewind(offset: int) -> Act:
+    return lambda stage: stage.checkpoints.rewind(0, offset).after
 
 
 def delete(stage: Stage) -> None:
@@ -276,7 +276,7 @@ HISTORIES: dict[str, list[Act]] = {
         *(fence(A1, 1, 8), announce(A1, 20), fence(None, 2, 0, finished=8), is_at(2, None, 8, 8), has(may_reach=8)),
     ],
     "what was rewound meanwhile is not finished": [
-        *(fence(A1, 1, 8), rewind(2, fence=True), fence(None, 3, 0, finished=8), is_at(3, None, 2, 8)),
+        *(fence(A1, 1, 8), rewind(2), fence(None, 3, 0, finished=8), is_at(3, None, 2, 8)),
     ],
     "without an owner and an offset it is void, unless it is marked": [
         *(fence(None, 1), has(is_void=True), fence(A1, 2), write(A1, None, 5), fence(None, 3), has(is_void=False)),
@@ -297,7 +297,7 @@ HISTORIES: dict[str, list[Act]] = {
         *(of_group(FORMER, fence(A1, 4, 0)), announce(A1, 9), of_group(PRESENT, fence(B1, 6, 77))),
         *(
             of_group(FORMER, refused(Fenced, act, "was made again since"))
-            for act in (acknowledge(A1, 6), announce(A1, 12), fence(A1, 99, 0), rewind(0, fence=True))
+            for act in (acknowledge(A1, 6), announce(A1, 12), fence(A1, 99, 0), rewind(0))
         ),
     ],
     "a first fence of the former group that lands between a look and a swap of the new one": [
@@ -317,10 +317,9 @@ HISTORIES: dict[str, list[Act]] = {
         *(OWNED, acknowledge(A1, 30), fence(None, 2), rewind(12), is_at(3, None, 12, 30)),
         refused(Fenced, acknowledge(A1, 40)),
     ],
-    "rewinding is refused while a flow owns the partition": [
+    "a rewind takes the partition from its owner": [
         *(OWNED, announce(A1, 44), acknowledge(A1, 30)),
-        refused(Conflict, rewind(12), r"flow a's .* stop that flow first"),
-        *(rewind(12, fence=True), is_at(2, None, 12, 44), refused(Fenced, acknowledge(A1, 40))),
+        *(rewind(12), is_at(2, None, 12, 44), refused(Fenced, acknowledge(A1, 40))),
         *(keeps(fence(None, 2)), rewind(5), is_at(3, None, 5, 44)),
     ],
     "rewinding only goes back, and needs an offset": [

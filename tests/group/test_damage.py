@@ -205,7 +205,7 @@ def test_nor_that_of_a_checkpoint(tmp_path: Path, rewound: bool) -> None:
     held = made.fence(3, to=A1, epoch=5, start=1000)
     made.write(held, offset=1000, may_reach=1010, marked=0, origin=None, swap=False)
     if rewound:
-        made.rewind(3, 7, fence=True)
+        made.rewind(3, 7)
     is_never_taken_for_something_else(place, "checkpoint/3", lambda _: made.list_checkpoints()[3])
     is_never_taken_for_something_else(
         place, "checkpoint/3", lambda _: (found := made.read(3)) and replace(found, etag=None)

@@ -8,7 +8,7 @@ import pytest
 
 from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
-from partq_spark.group.in_queue import checkpoints_of
+from partq_spark.group.in_queue import checkpoints_of, progress_of
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back, retain
 from partq_spark.group.rewinding import Goal, Gone
@@ -70,7 +70,7 @@ def acknowledged(name: str, offset: int | None, partition: int = 0) -> Act:
 
 def rewound(name: str, to: int) -> Act:
     def act(queue: QueueLog) -> None:
-        checkpoints_of(queue, name).rewind(0, to, fence=True)
+        checkpoints_of(queue, name).rewind(0, to)
         admin.count_rewind(queue, name)
 
     return act
@@ -228,15 +228,15 @@ def test_a_rewind_says_what_was_trimmed_before_it_was_counted(world: World, trim
     for act in USUAL:
         act(queue)
     trimming = world.handle()
-    known, _ = acknowledged_by(trimming, trimming.refresh())
+    known = acknowledged_by({"g": progress_of(trimming, "g", trimming.refresh())})
 
     def trim() -> tuple[int, ...]:
         return housekeeping.trim(trimming, (6,), known).earliest
 
     other = in_between(world, "swap", trim_before or "nothing", trim)
-    head, store = other.refresh(), checkpoints_of(other, "g")
-    steps = rewinding.planned_rewind("orders", head, store.list_readable(), (), Goal(offset=0), other.offsets_at)
-    outcome = rewinding.carry_out(other, store, "g", steps)
+    progress = progress_of(other, "g", other.refresh())
+    steps = rewinding.planned_rewind("orders", progress, (), Goal(offset=0), other.offsets_at)
+    outcome = rewinding.carry_out(other, checkpoints_of(other, "g"), "g", steps)
     assert outcome.error is None
     assert [each.after.offset for each in outcome.done] == [0]
     assert outcome.gone == (() if trim_before is None else (Gone(partition=0, start=0, end=6),))
