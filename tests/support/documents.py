@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from partq_spark.base.effects import Effects
-from partq_spark.group.documents.api import Announce, Audience, DocumentOperation, reincarnated
+from partq_spark.group.documents.api import Announce, Audience, DocumentOperation, Reincarnated
 from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.memory import MemoryStore
@@ -108,7 +108,7 @@ class MemoryDocuments(ObjectDocuments):
         self._life = found
         if known not in (None, found):
             self._lives += 1
-            raise reincarnated(self.url, str(known), str(found))
+            raise Reincarnated(f"{self.url} was restarted or replaced")
 
     def take_news(self) -> frozenset[GroupKey] | None:
         """What `wait` would return at once, without waiting."""

@@ -242,10 +242,3 @@ class DocumentPlace:
 
     def __str__(self) -> str:
         return self.documents.where(self.group, self.name)
-
-
-def reincarnated(url: str, was: str, found: str) -> Reincarnated:
-    """The store lives anew."""
-    return Reincarnated(
-        f"ownership {url} was restarted or replaced (life {was}, now {found}): what it said before does not count"
-    )

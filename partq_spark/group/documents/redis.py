@@ -7,7 +7,7 @@ Fields are stored as a JSON object, and a body as it is, so that people read bot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -30,8 +30,9 @@ from partq_spark.group.documents.api import (
     Swap,
 )
 from partq_spark.group.documents.redis_client import Listener, RedisClient, Reply
+from partq_spark.group.documents.urls import known_id, store_id
 from partq_spark.group.model import GroupKey
-from partq_spark.objects.api import UNCHANGED, Unchanged
+from partq_spark.objects.api import UNCHANGED, ObjectStore, Unchanged
 
 _CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
 _TOKEN: Final = re.compile(r"([0-9A-Za-z]+) ")
@@ -39,26 +40,15 @@ _VERSION: Final = " version"
 
 
 class RedisDocuments(Documents):
-    """One user's view of a Redis; with `group`, a flow's of that group. `store_id` finds out which object store this
-    is, and makes it an id if it has none; it is asked when it is needed first. `known_id` only looks.
+    """One user's view of a Redis, for the groups of an object store; with `group`, a flow's of that group.
 
     `wait` may take one attempt to connect longer than it was allowed to, where the subscription was lost.
     """
 
-    def __init__(
-        self,
-        client: RedisClient,
-        *,
-        store_id: Callable[[], str],
-        known_id: Callable[[], str | None] = lambda: None,
-        group: GroupKey | None = None,
-        token: Callable[[], str] = new_token,
-    ) -> None:
+    def __init__(self, client: RedisClient, store: ObjectStore, *, group: GroupKey | None = None) -> None:
         self._client = client
-        self._find_store_id = store_id
-        self._look_for_id = known_id
+        self._store = store
         self._store_id = ""
-        self._token = token
         self._group = group
         self._listener: Listener | None = None
 
@@ -78,7 +68,7 @@ class RedisDocuments(Documents):
         return self._client.lives
 
     def look_at_place(self) -> None:
-        self._store_id = self._look_for_id() or self._store_id
+        self._store_id = known_id(self._store) or self._store_id
 
     def close(self) -> None:
         self._client.close()
@@ -90,8 +80,7 @@ class RedisDocuments(Documents):
         return _Place(self._known_store_id(), group)
 
     def _known_store_id(self) -> str:
-        if not self._store_id:
-            self._store_id = self._find_store_id()
+        self._store_id = self._store_id or store_id(self._store)
         return self._store_id
 
     def where(self, group: GroupKey, name: str) -> str:
@@ -101,7 +90,7 @@ class RedisDocuments(Documents):
 
     def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         place = self._at(group)
-        call = _Call(place, self._token)
+        call = _Call(place)
         for operation in operations:
             call.add(operation)
         keys = [place.key(folder) for folder in call.folders or ("state",)]
@@ -166,9 +155,8 @@ def _group_of(channel: str, store_id: str) -> GroupKey | None:
 class _Call:
     """The arguments of one run of the script. `tokens` has a new one for each swap."""
 
-    def __init__(self, place: _Place, token: Callable[[], str]) -> None:
+    def __init__(self, place: _Place) -> None:
         self._place = place
-        self._token = token
         self.folders: dict[str, int] = {}  # and where their keys stand
         self.arguments: list[str | bytes | int] = []
         self.tokens: list[str] = []
@@ -181,7 +169,7 @@ class _Call:
             case Listing(folder=folder):
                 self.arguments += ["list", self._place_of(folder)]
             case Swap(name=name, value=value, expected=expected, optional=optional):
-                token = self._token()
+                token = new_token()
                 condition = expected or "", "1" if optional else ""
                 content = value if isinstance(value, bytes) else msgspec.json.encode(value)
                 self.arguments += ["swap", *self._field(name), *condition, token, content]

@@ -1,34 +1,35 @@
-"""Connections to a Redis: made, kept and given up. Only this module and `redis_errors` import redis.
+"""Connections to a Redis: made, kept and given up, and what goes wrong with them, in words. Only this imports redis.
 
 A connection is used by one call at a time and thrown away at the first doubt; nothing is ever sent twice, except where
 the server said that it did nothing (NOSCRIPT). Every new connection asks the server which life it is in, so that a
 restart between two calls is noticed before anything is sent; on a connection that lives on, the script looks whether
-the server was a replica meanwhile. Waits are bounded: the connection by `connect_timeout_s` for each address of the
-host, every answer by `call_timeout_s`.
+the server was a replica meanwhile. Waits are bounded: the connection by `timeout_s` for each address of the
+host, every answer by as much; that the network is dead under a subscription, which waits without asking, shows
+by TCP's keepalive as redis-py sets it.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import redis.connection
 from redis import exceptions
-from redis.credentials import CredentialProvider
+from redis.credentials import UsernamePasswordCredentialProvider
 
-from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.group.documents.api import Reincarnated, reincarnated
-from partq_spark.group.documents.redis_errors import explained
-from partq_spark.group.documents.redis_script import REBORN, SCRIPT, SHA
-from partq_spark.group.documents.urls import RedisUrl
+from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.group.documents.api import Reincarnated
+from partq_spark.group.documents.redis_script import REBORN, RIGHTS, SCRIPT, SHA
+from partq_spark.group.documents.urls import PASSWORD, USERNAME, RedisUrl
 
 MINIMUM_VERSION: Final = (6, 0)  # the first with users (ACL)
 _MAX_CONNECTIONS: Final = 16
-PING_AFTER_S: Final = 5.0
 _SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
 
 Reply = Any  # int, bytes, None or a list of such: what a script returned
@@ -47,49 +48,14 @@ class _Life(NamedTuple):
         return f"{self.run_id}-{self.replication_id}"
 
 
-class _Connection(Protocol):
-    """What we use of redis-py's connections, and what we write on them."""
-
-    life: _Life
-
-    def connect(self) -> None: ...
-
-    def on_connect(self) -> None: ...
-
-    def disconnect(self) -> None: ...
-
-    def send_command(self, *command: Any, check_health: bool) -> None: ...
-
-    def read_response(self) -> Reply: ...
-
-    def can_read(self, timeout: float = 0) -> bool: ...
+_Connection = Any
+"""One of redis-py's, which have no types, with the `life` of its server, as we write it on them."""
 
 
 def _ask(connection: _Connection, *command: str | bytes | int) -> Reply:
     """One command, one answer."""
     connection.send_command(*command, check_health=False)
     return connection.read_response()
-
-
-class _Credentials(CredentialProvider):
-    """Keeps user and password out of every `repr`."""
-
-    def __init__(self, username: str, password: str) -> None:
-        self._pair = (username, password)
-
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        username, password = self._pair
-        return (username, password) if username else (password,)
-
-    def __repr__(self) -> str:
-        return "_Credentials()"
-
-    def hidden(self, text: str) -> str:
-        """`text` without user and password: a server that does not know AUTH repeats what it was sent."""
-        for secret in self._pair[::-1]:
-            if secret:
-                text = text.replace(secret, "(not shown)")
-        return text
 
 
 class RedisClient:
@@ -101,16 +67,11 @@ class RedisClient:
         *,
         username: str = "",
         password: str = "",
-        connect_timeout_s: float = 2.0,
-        call_timeout_s: float = 2.0,
-        ping_after_s: float = PING_AFTER_S,
-        minimum_version: tuple[int, int] = MINIMUM_VERSION,
+        timeout_s: float = 2.0,
     ) -> None:
         self.url = str(url)
-        self.call_timeout_s = call_timeout_s
-        self.ping_after_s = ping_after_s  # of silence on a subscription
-        self._minimum_version = minimum_version
-        self._credentials = _Credentials(username, password)
+        self._timeout_s = timeout_s
+        self._credentials = UsernamePasswordCredentialProvider(username, password)  # its `repr` shows neither
         self._tls_files = dict(url.tls_files)
         self._class: Any = redis.connection.SSLConnection if url.tls else redis.connection.Connection
         self._options: dict[str, Any] = {
@@ -119,8 +80,8 @@ class RedisClient:
             "db": url.db,
             "protocol": 2,
             "driver_info": None,  # two round trips for every connection
-            "socket_timeout": call_timeout_s,
-            "socket_connect_timeout": connect_timeout_s,
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
             "credential_provider": self._credentials if password else None,
             "redis_connect_func": self._greet,
             **self._tls_files,
@@ -128,7 +89,7 @@ class RedisClient:
         pool: Any = redis.connection.BlockingConnectionPool  # without types
         self._pool = pool(
             max_connections=_MAX_CONNECTIONS,
-            timeout=call_timeout_s,
+            timeout=timeout_s,
             connection_class=self._class,
             **self._options,
         )
@@ -136,7 +97,7 @@ class RedisClient:
         self.closed = threading.Event()
         self.lives = 0
         self._known: _Life | None = None  # by the latest call
-        self._latest: _Life | None = None  # by the latest connection
+        self.latest: _Life | None = None  # by the latest connection
 
     def __repr__(self) -> str:
         return f"RedisClient({self.url!r})"
@@ -168,12 +129,15 @@ class RedisClient:
             except exceptions.ResponseError as error:
                 if not str(error).startswith(REBORN):
                     raise
-                self._known = self._latest = connection.life = self._life(connection)
+                self._known = self.latest = connection.life = self._life(connection)
                 raise self._lives_anew(life, connection.life) from None
 
     def _lives_anew(self, was: _Life | None, now: _Life | None) -> Reincarnated:
         self.lives += 1
-        return reincarnated(self.url, str(was), str(now))
+        return Reincarnated(
+            f"ownership {self.url} was restarted or replaced (life {was}, now {now}): what it said before does not"
+            " count"
+        )
 
     # ---- connections
 
@@ -201,7 +165,7 @@ class RedisClient:
             raise self.explain(error) from None
         good = False
         try:
-            if connection.life != self._latest:  # it may lead to another server than new ones do
+            if connection.life != self.latest:  # it may lead to another server than new ones do
                 connection.disconnect()
                 connection.connect()
             yield connection
@@ -223,7 +187,7 @@ class RedisClient:
         """Every new connection, before it is used."""
         try:
             connection.on_connect()
-            self._latest = connection.life = self._life(connection)
+            self.latest = connection.life = self._life(connection)
         except BaseException:
             connection.disconnect()
             raise
@@ -237,8 +201,8 @@ class RedisClient:
         if found.get("redis_mode") == "sentinel":
             raise Invalid(f"ownership {self.url} is a Sentinel, which keeps no data: give the address of its Redis")
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-        if numbers < self._minimum_version or not found.get("run_id"):
-            wanted = ".".join(map(str, self._minimum_version))
+        if numbers < MINIMUM_VERSION or not found.get("run_id"):
+            wanted = ".".join(map(str, MINIMUM_VERSION))
             raise Invalid(
                 f"ownership {self.url} says that it is Redis {version or 'of no version'}: use {wanted} or newer"
             )
@@ -247,17 +211,88 @@ class RedisClient:
     # ---- what errors mean
 
     def explain(self, error: Exception, *, changes: bool = False) -> PartqError:
-        """partq's error for one of redis-py's or the system's, which came of what `changes` something or does not."""
-        return explained(
-            error,
-            url=self.url,
-            call_timeout_s=self.call_timeout_s,
-            logged_in=self._logged_in,
-            changes=changes,
-            hidden=self._credentials.hidden,
-            tls=self._class is redis.connection.SSLConnection,
-            tls_files=list(self._tls_files.values()),
-        )
+        """partq's error for one of redis-py's or the system's, which came of what `changes` something or does not: what
+        it means, and what to do next.
+        """
+        text = self._hidden(str(error)).splitlines()
+        said = text[0][:300] if text else type(error).__name__
+        next_step = "whether a change took place is known when it is read again" if changes else "look whether it runs"
+        secure = _tls_problem(error, list(self._tls_files.values()))
+        if secure is not None:
+            return Invalid(f"ownership {self.url}: {secure} ({said})")
+        if isinstance(error, exceptions.TimeoutError | TimeoutError):
+            plain = ", or it speaks no TLS" if self._is_tls else ""
+            return Unavailable(f"ownership {self.url} did not answer within {self._timeout_s:g} s{plain}: {next_step}")
+        if isinstance(error, exceptions.InvalidResponse):
+            return Invalid(f"ownership {self.url} does not answer as Redis does: check host and port")
+        if isinstance(error, exceptions.AuthenticationError) and self._logged_in:
+            return Unavailable(
+                f"ownership {self.url} refuses user or password ({said}), which were good before: a Redis that has no"
+                " aclfile forgets its users when it is restarted; make the user again, and all goes on by itself"
+            )
+        if isinstance(error, exceptions.AuthenticationError):
+            return Invalid(f"ownership {self.url} refuses user or password ({said}): set {USERNAME} and {PASSWORD}")
+        for kind, mark, raised, sentence in _MEANINGS:
+            if isinstance(error, kind) and re.search(mark, said):
+                return raised(f"ownership {self.url}: {sentence} ({said})")
+        if isinstance(error, exceptions.ResponseError):
+            return Unavailable(f"ownership {self.url} refuses at the moment: {said}")
+        if self._is_tls and "EOF" in said:
+            said += "; so does one that asks for a client's certificate, ssl_certfile and ssl_keyfile"
+        return Unavailable(f"ownership {self.url} cannot be reached or the connection broke ({said}): {next_step}")
+
+    @property
+    def _is_tls(self) -> bool:
+        return self._class is redis.connection.SSLConnection
+
+    def _hidden(self, text: str) -> str:
+        """`text` without user and password: a server that does not know AUTH repeats what it was sent."""
+        for secret in (self._credentials.password, self._credentials.username):
+            if secret:
+                text = text.replace(secret, "(not shown)")
+        return text
+
+
+# The kind of redis-py's error, what its text contains (the code itself is cut off where redis-py has a class for it,
+# and repeated inside by older servers), and what we say.
+_REPLICA: Final = "this Redis is a read-only replica: wait for the failover to end, or give its master's address"
+_FULL: Final = "maxmemory reached, Redis takes no more writes: raise maxmemory or free memory"
+_LOST_MASTER: Final = "this Redis is a replica that has lost its master: give its master's address"
+_FORBIDDEN: Final = f"the user may not do this: let an administrator give it ACL SETUSER … {RIGHTS}"
+_ELSEWHERE: Final = "the group's keys are on another node of a cluster: give an address that serves all keys"
+_FOREIGN: Final = (
+    "a key of the group holds what partq did not write, or is damaged: remove the keys that begin with partq:"
+)
+_MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]] = (
+    (exceptions.ConnectionError, "No connection available", Unavailable, "all connections are in use: try again"),
+    (exceptions.ReadOnlyError, "", Unavailable, _REPLICA),
+    (exceptions.OutOfMemoryError, "", Unavailable, _FULL),
+    (exceptions.MasterDownError, "", Unavailable, _LOST_MASTER),
+    (exceptions.BusyLoadingError, "", Unavailable, "this Redis is still loading its data: it answers when it has"),
+    (exceptions.NoPermissionError, "", Invalid, _FORBIDDEN),
+    (exceptions.MovedError, "", Invalid, _ELSEWHERE),
+    (exceptions.ResponseError, "READONLY", Unavailable, _REPLICA),
+    (exceptions.ResponseError, "OOM command", Unavailable, _FULL),
+    (exceptions.ResponseError, "DENIED", Invalid, "this Redis is in protected mode: give it a password, or bind it"),
+    (exceptions.ResponseError, "DB index", Invalid, "there is no such database: use another number"),
+    (exceptions.ResponseError, "unknown command", Invalid, "this server lacks a command that partq needs: use Redis"),
+    (exceptions.ResponseError, "WRONGTYPE", Corrupt, _FOREIGN),
+    (exceptions.ResponseError, r"^user_script:|: user_script:", Corrupt, _FOREIGN),
+)
+
+
+def _tls_problem(error: BaseException | None, files: Sequence[str]) -> str | None:
+    """What is wrong with certificates or keys, looking at the causes too; None for any other error."""
+    for _ in range(5):
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted: name the authority's certificate, ?ssl_ca_certs=/path/ca.pem"
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return "TLS failed: use redis:// if the server speaks no TLS, and check the certificate's files"
+        denied = isinstance(error, FileNotFoundError | PermissionError)  # by a firewall, too
+        if denied and not all(os.access(file, os.R_OK) for file in files):
+            return "a certificate's file cannot be read: check the paths in the URL"
+        error = error and (error.__cause__ or error.__context__)
+    return None
 
 
 class Listener:
@@ -267,20 +302,19 @@ class Listener:
         self._client = client
         self._command = (command, *channels)
         self._connection: _Connection | None = None
-        self._heard_s = 0.0
-        self._asked_s: float | None = None
 
     def wait(self, timeout_s: float) -> frozenset[str] | None:
         """The channels that had a message, empty if none had one in time; None where some may have been missed."""
-        deadline_s = time.monotonic() + timeout_s
-        if self._connection is None:
+        connection = self._connection
+        if connection is None or connection.life != self._client.latest:  # of another server than calls speak to now
+            self.close()
             try:
                 self._subscribe()
             except Unavailable:
                 self._client.closed.wait(max(0.0, min(timeout_s, _SUBSCRIBE_AGAIN_AFTER_S)))
             return None
         try:
-            return self._read(self._connection, deadline_s)
+            return self._read(connection, time.monotonic() + timeout_s)
         except (exceptions.RedisError, OSError, ValueError):  # ValueError: closed by `close` in another thread
             self.close()
             return None
@@ -298,31 +332,12 @@ class Listener:
         except (exceptions.RedisError, OSError) as error:
             connection.disconnect()
             raise self._client.explain(error) from None
-        self._connection, self._heard_s, self._asked_s = connection, time.monotonic(), None
+        self._connection = connection
 
-    def _read(self, connection: _Connection, deadline_s: float) -> frozenset[str] | None:
+    def _read(self, connection: _Connection, deadline_s: float) -> frozenset[str]:
         channels: set[str] = set()
-        while True:
-            now_s = time.monotonic()
-            until_s = self._keep_alive(connection, now_s)
-            if until_s is None:
-                self.close()
-                return None
-            wait_s = 0.0 if channels else max(0.0, min(deadline_s, until_s) - now_s)
-            if connection.can_read(timeout=wait_s):
-                message = connection.read_response()
-                self._heard_s, self._asked_s = time.monotonic(), None
-                if isinstance(message, list) and message[0] in (b"message", b"pmessage"):
-                    channels.add(bytes(message[-2]).decode(errors="replace"))
-            elif channels or time.monotonic() >= deadline_s:
-                return frozenset(channels)
-
-    def _keep_alive(self, connection: _Connection, now_s: float) -> float | None:
-        """When to look again; None if the server is silent for too long. A dead network sends no message either."""
-        if self._asked_s is None:
-            if now_s < self._heard_s + self._client.ping_after_s:
-                return self._heard_s + self._client.ping_after_s
-            connection.send_command("PING", check_health=False)
-            self._asked_s = now_s
-        limit_s = self._asked_s + self._client.call_timeout_s
-        return limit_s if now_s < limit_s else None
+        while connection.can_read(timeout=0.0 if channels else max(0.0, deadline_s - time.monotonic())):
+            message = connection.read_response()
+            if isinstance(message, list) and message[0] in (b"message", b"pmessage"):
+                channels.add(bytes(message[-2]).decode(errors="replace"))
+        return frozenset(channels)

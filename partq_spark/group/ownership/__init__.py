@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group.documents.api import Documents, Reincarnated
@@ -37,8 +36,6 @@ def open_ownership(
     *,
     store: ObjectStore | None = None,
     group: GroupKey | None = None,
-    connect_timeout_s: float = 2.0,
-    call_timeout_s: float = 2.0,
     environ: Mapping[str, str] = os.environ,
     around: Callable[[Documents], Documents] = lambda documents: documents,
 ) -> Ownership:
@@ -47,9 +44,9 @@ def open_ownership(
     of other stores; the first process that uses Redis with a store gives it one.
 
     A flow names its `group`, and then waits only for news of that group's state; a coordinator does not. User and
-    password of Redis come from PARTQ_REDIS_USERNAME and PARTQ_REDIS_PASSWORD in `environ`. Connecting takes at most
-    `connect_timeout_s` for each address of the host, each answer `call_timeout_s`; objects take what their store
-    takes, so give one that does not try again for long (`open_store(url, retry_timeout_s=0)`).
+    password of Redis come from PARTQ_REDIS_USERNAME and PARTQ_REDIS_PASSWORD in `environ`. Its calls are bounded
+    (`RedisClient`); objects take what their store takes, so give one that does not try again for long
+    (`open_store(url, retry_timeout_s=0)`).
 
     `around` may put something in between that counts calls.
 
@@ -66,8 +63,6 @@ def open_ownership(
     username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
     if username and not password:
         raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
-    from partq_spark.group.documents.urls import known_id, store_id
-
     try:
         from partq_spark.group.documents.redis import RedisDocuments
         from partq_spark.group.documents.redis_client import RedisClient
@@ -77,17 +72,8 @@ def open_ownership(
         ) from None
     if store is None:
         raise Invalid(f"ownership {parsed} tells stores apart, and no store was given: name one with --store")
-    client = RedisClient(
-        parsed,
-        username=username,
-        password=password,
-        connect_timeout_s=connect_timeout_s,
-        call_timeout_s=call_timeout_s,
-    )
-    documents = RedisDocuments(
-        client, store_id=partial(store_id, store), known_id=partial(known_id, store), group=group
-    )
-    return Ownership(around(documents))
+    client = RedisClient(parsed, username=username, password=password)
+    return Ownership(around(RedisDocuments(client, store, group=group)))
 
 
 def import_client(url: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from redis import Redis
 
+from partq_spark.group.checksums import sealed
 from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_client import RedisClient
-from partq_spark.group.documents.urls import RedisUrl, parse_ownership
+from partq_spark.group.documents.urls import NAME, RedisUrl, parse_ownership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects.memory import MemoryStore
@@ -49,10 +50,11 @@ def command(server: RedisServer, *words: str) -> Any:
 
 
 def open_redis(
-    server: RedisServer, *, group: GroupKey | None = None, call_timeout_s: float = 2.0, database: int = 0, **more: Any
+    server: RedisServer, *, group: GroupKey | None = None, timeout_s: float = 2.0, database: int = 0, **more: Any
 ) -> Ownership:
     """A store with short time-outs."""
     url = parse_ownership(f"redis://127.0.0.1:{server.port}/{database}")
     assert isinstance(url, RedisUrl)
-    client = RedisClient(url, connect_timeout_s=call_timeout_s, call_timeout_s=call_timeout_s, **more)
-    return Ownership(RedisDocuments(client, store_id=lambda: STORE_ID, group=group))
+    objects = an_object_store()
+    objects.swap(NAME, sealed({"store_id": STORE_ID}), expected=None)
+    return Ownership(RedisDocuments(RedisClient(url, timeout_s=timeout_s, **more), objects, group=group))

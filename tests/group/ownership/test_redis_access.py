@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 from redis import Redis
 
 from partq_spark.base.errors import Conflict, Invalid, PartqError, Unavailable
+from partq_spark.group.documents import redis_client
 from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_script import RIGHTS
 from partq_spark.group.ownership import Ownership, Reincarnated, open_ownership
@@ -79,7 +80,6 @@ def refused(store: Ownership, caplog: pytest.LogCaptureFixture) -> str:
         ({}, "PARTQ_REDIS_PASSWORD"),
         ({"username": "nothing", "password": SECRET}, r"partq:\*"),
         ({"username": "elsewhere", "password": SECRET}, r"partq:\*"),
-        ({"password": SECRET, "minimum_version": (99, 1)}, r"says that it is Redis 7\..*use 99\.1 or newer"),
         ({"password": SECRET, "database": 99}, "/99: there is no such database"),
     ],
 )
@@ -87,6 +87,14 @@ def test_who_may_not_is_told_what_he_needs(
     guarded: RedisServer, caplog: pytest.LogCaptureFixture, opened: dict[str, Any], says: str
 ) -> None:
     assert re.search(says, refused(open_redis(guarded, **opened), caplog))
+
+
+def test_a_version_that_is_too_old_is_named(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_client, "MINIMUM_VERSION", (99, 1))
+    says = r"says that it is Redis 7\..*use 99\.1 or newer"
+    assert re.search(says, refused(open_redis(redis_server), caplog))
 
 
 def test_a_password_that_nobody_asked_for_is_named(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +218,7 @@ def server(certificates: Path) -> Iterator[TlsRedis]:
 
 def refused_tls(url: str) -> PartqError:
     """What is said."""
-    store = open_ownership(url, store=an_object_store(), connect_timeout_s=1, call_timeout_s=1)
+    store = open_ownership(url, store=an_object_store())
     with pytest.raises((Invalid, Unavailable)) as caught:
         store.read_state(KEY)
     store.close()
