@@ -62,9 +62,9 @@ class Bookkeeping:
         if known is None:
             known = dict(self._store.list_ownership(self._key))
         wanted = [record for record in self._wanted(state, known) if _differs(record, known.get(record.partition))]
-        claimed = self._store.claim_ownership(wanted) if wanted else {}
+        claimed = self._store.claim_ownership(self._key, wanted) if wanted else {}
         if len(claimed) < len(wanted):
-            return  # a condition did not hold, or nobody knows: list them again
+            return  # a condition did not hold: list them again
         self._claimed, self._followed = {**known, **claimed}, token
 
     def _wanted(self, state: GroupState, known: dict[int, OwnershipRecord]) -> list[OwnershipRecord]:
@@ -78,12 +78,10 @@ class Bookkeeping:
                 owners[number] = (None, epoch)
         return [
             OwnershipRecord(
-                key=self._key,
                 partition=number,
                 owner=owner,
                 epoch=epoch,
                 version=known[number].version if number in known else "",
-                modified="",
             )
             for number, (owner, epoch) in owners.items()
         ]

@@ -126,8 +126,8 @@ class Leadership:
     def _take(self) -> Lease | None:
         """Take the lease if it is free, was granted already, or stood still for its time-out."""
         asked_s = self._effects.now_s()
-        document = self._store.read_lease(self._key)
-        found = document.lease if document is not None else None
+        seen = self._store.read_lease(self._key)
+        found = seen.value if seen is not None else None
         asked, self._asked = self._asked, None
         if asked is not None and found is not None and found.token == asked.token:
             return self._begin(found, "the answer to taking it had been lost")

@@ -233,7 +233,7 @@ def _notes(queue: QueueLog, group: str, steps: Sequence[RewindStep], ownership: 
         lease = ownership.read_lease(key_of(queue, group))
     except Unavailable as error:
         return [f"coordinators cannot be told, they notice by themselves within seconds: {error}"]
-    if owners and (lease is None or not lease.lease.token):
+    if owners and (lease is None or not lease.value.token):
         return [f"partitions belong to {flows}, no coordinator leads the group: start one with `partq coordinator run`"]
     return []
 

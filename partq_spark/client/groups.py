@@ -163,11 +163,11 @@ def _seen(nothing: GroupReading, ownership: Ownership) -> GroupReading:
     lease = state = found = None
     lease_damage = state_damage = ""
     try:
-        lease = ownership.read_lease(key)
+        lease = ownership.read_lease(key, aged=True)
     except Corrupt as problem:
         lease_damage = str(problem)
     try:
-        found = ownership.read_state(key)
+        found = ownership.read_state(key, aged=True)
         if isinstance(found, StateDocument):
             state = codec.decode_state(found.body, 0.0, f"state of group {key}")
     except Corrupt as problem:
@@ -181,11 +181,11 @@ def _seen(nothing: GroupReading, ownership: Ownership) -> GroupReading:
         state=state,
         state_token=found.token if isinstance(found, StateDocument) else None,
         state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
-        records={flow: record for flow, record in flows.records.items() if record.queue_id == queue_id},
+        records={flow: beat.value for flow, beat in flows.beats.items() if beat.value.queue_id == queue_id},
         beats_age_s={flow: beat.age_s for flow, beat in flows.beats.items()},
         damaged_flows={flow: str(problem) for flow, problem in flows.damaged.items()},
         state_damage=state_damage,
         lease_damage=lease_damage,
-        lease=lease.lease if lease else None,
+        lease=lease.value if lease else None,
         lease_age_s=lease.age_s if lease else None,
     )

@@ -25,7 +25,7 @@ from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.codec import decode_state
 from partq_spark.group.in_queue import GroupInQueue
 from partq_spark.group.model import FlowRecord
-from partq_spark.group.ownership import Beat, Ownership, Reincarnated, StateDocument
+from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
 
 MAX_TRIES: Final = 5
 MOVES_OF_THE_LIVING: Final = 2
@@ -155,33 +155,33 @@ class Binder:
 
     # --- who has the name ---------------------------------------------------------------------------------------------
 
-    def _former(self) -> Beat | None:
-        """The last heartbeat under the name, whose instance is known to be gone. Raises `Invalid` as soon as it has
-        moved twice: once may be the last beat of a process that was killed, on its way for long.
+    def _former(self) -> str | None:
+        """The token of the last heartbeat under the name, whose instance is known to be gone. Raises `Invalid` as soon
+        as it has moved twice: once may be the last beat of a process that was killed, on its way for long.
         """
         found = self._ownership.read_flow(self._key, self._flow)
         moves = 0
         interval_s = max(_WATCH_INTERVAL_S, self._ownership.look_interval_s)
         still_since_s = self._effects.now_s()
-        while found is not None and self._may_live(found[0]):
-            record, beat = found
-            until_s = still_since_s + min(record.session_timeout_s, LONGEST_WATCH_S)
+        while found is not None and self._may_live(found.value):
+            beat = found
+            until_s = still_since_s + min(beat.value.session_timeout_s, LONGEST_WATCH_S)
             left_s = until_s - self._effects.now_s()
             if left_s <= 0:
                 break
             self._effects.sleep(min(interval_s, left_s))
             found = self._ownership.read_flow(self._key, self._flow)
             # Ages are by another clock and not looked at.
-            if found is not None and found[1].token != beat.token:
+            if found is not None and found.token != beat.token:
                 moves += 1
                 still_since_s = self._effects.now_s()
             if moves == MOVES_OF_THE_LIVING:
                 raise Invalid(
                     f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
-                    f"{beat.instance}): stop that one, or give this one a name of its own (a query without one: a "
-                    "checkpoint location)"
+                    f"{beat.value.instance}): stop that one, or give this one a name of its own (a query without "
+                    "one: a checkpoint location)"
                 )
-        return found[1] if found is not None else None
+        return found.token if found is not None else None
 
     def _may_live(self, record: FlowRecord) -> bool:
         """It is bound, was not this process, and the coordinator has not seen it go: waiting tells something new."""

@@ -129,10 +129,10 @@ def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None
             # Also a flow that bound since: what is new lives.
             if name in before and before[name].token == beat.token:
                 continue
-            if seen.records[name].bound:
+            if beat.value.bound:
                 raise Invalid(
                     f"group {left.key.group!r} of queue {left.key.queue!r} is in use by flow {name!r} (instance "
-                    f"{beat.instance}), whose heartbeat moves: stop its query, then repeat the command"
+                    f"{beat.value.instance}), whose heartbeat moves: stop its query, then repeat the command"
                 )
             waits.pop(name, None)
 
@@ -203,8 +203,8 @@ def _summary(
             away.append(problem)
         else:
             problems += seen.damaged.values()
-            bound = (flow for flow, each in seen.records.items() if each.bound and each.queue_id == head.queue_id)
-            flows = tuple(sorted(bound))
+            records = (beat.value for beat in seen.beats.values())
+            flows = tuple(sorted(each.flow for each in records if each.bound and each.queue_id == head.queue_id))
     found_us = None
     try:
         found_us = queue.settled(lambda now: oldest_us(queue, now, _left(replace(progress, head=now))))

@@ -172,12 +172,11 @@ class OwnershipRecord:
     one after every claim.
     """
 
-    key: GroupKey
     partition: int
     owner: Owner | None
     epoch: int
-    version: str
-    modified: str  # RFC 3339, by the store's clock; for people only, never compared
+    version: str = ""  # of none
+    modified: str = ""  # RFC 3339, by the clock of who claimed it; for people only, never compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -222,7 +222,7 @@ class HandFlow:
             session_timeout_s=SESSION_S,
             mapping=mapping,
         )
-        self.store.bind(KEY, self.says, replaces=found[1] if found is not None else None)
+        self.store.bind(KEY, self.says, replaces=found.token if found is not None else None)
         self.beats = True
         self._beaten_s = self.world.now_s
 

@@ -87,7 +87,7 @@ class Stage(World):
     def lease(self) -> Lease:
         found = self.server.open().read_lease(KEY)
         assert found is not None
-        return found.lease
+        return found.value
 
     def pass_s(self, seconds: int, *looking: Leadership) -> None:
         """All look once a second; the names of the last one that led stay in the store."""

@@ -16,6 +16,7 @@ from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import checksum
 from partq_spark.group.checksums import CHECKSUM, sealed
 from partq_spark.group.codec import decode_state, encode_lease, encode_state
+from partq_spark.group.documents.api import Found
 from partq_spark.group.model import (
     Flow,
     GroupSettings,
@@ -117,6 +118,10 @@ def test_a_time_without_end_cannot_be_written(endless_s: float, write: Callable[
         write(endless_s)
 
 
+def found(fields: dict[str, str]) -> Found:
+    return Found("beats/billing-1", "t", fields, 0.0)
+
+
 @given(
     st.dictionaries(st.integers(0, 2000), st.integers(1, 9), max_size=300),
     st.dictionaries(st.integers(0, 2000), st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=300),
@@ -133,17 +138,17 @@ def test_what_a_flow_says_comes_back_as_it_was_and_no_field_is_changed_unnoticed
     )
     fields = encode_flow(said)
     assert sum(map(len, fields.values())) < 8000, "an object's metadata has no more room"
-    assert decode_flow(fields, "it", said.flow) == replace(said, progress=said.progress if "progress" in fields else {})
+    assert decode_flow(found(fields), "it") == replace(said, progress=said.progress if "progress" in fields else {})
     for name in fields:
         with pytest.raises(Corrupt):
-            decode_flow({**fields, name: fields[name] + "1"}, "it", said.flow)
+            decode_flow(found({**fields, name: fields[name] + "1"}), "it")
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": "soon"}, {"mapping": "0"}, {"progress": "0:1"}, {"closes": ""}])
 def test_a_heartbeat_that_somebody_else_wrote_is_corrupt_by_name(wrong: dict[str, str]) -> None:
     fields = {name: text for name, text in encode_flow(a_record()).items() if name != CHECKSUM}
     with pytest.raises(Corrupt, match="it is no heartbeat that partq wrote: remove it, its flow binds anew"):
-        decode_flow(sealed({**fields, **wrong}), "it", "billing-1")
+        decode_flow(found(sealed({**fields, **wrong})), "it")
 
 
 def test_a_thousand_partitions_of_different_epochs_have_room_in_a_heartbeat() -> None:
@@ -154,5 +159,5 @@ def test_a_thousand_partitions_of_different_epochs_have_room_in_a_heartbeat() ->
         progress={number: Progress(10**6 + number, 10**6) for number in range(1000)},
     )
     fields = encode_flow(said)
-    assert decode_flow(fields, "it", said.flow) == replace(said, progress={})
+    assert decode_flow(found(fields), "it") == replace(said, progress={})
     assert sum(map(len, fields.values())) < 8000

@@ -35,7 +35,7 @@ from tests.support.servers import RedisServer
 
 LEASE: Final = Lease(token="l", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
 STATE: Final = GroupState(queue_id="q", settings=GroupSettings(), partitions={}, flows={})
-CLAIM: Final = OwnershipRecord(key=KEY, partition=12, owner=A1, epoch=7, version="", modified="")
+CLAIM: Final = OwnershipRecord(partition=12, owner=A1, epoch=7)
 BEAT: Final = "beats/billing-1"
 FOREIGN: Final = (b"", b"x", b"{}", b"[]", b"\xff\xfe", b"instance i1 count 3")
 NOBODY: Final = 65534
@@ -129,7 +129,7 @@ def begin(place: Place) -> Ownership:
     if "billing-1" not in store.read_flows(KEY):
         store.bind(KEY, RECORD, replaces=None)
     if 12 not in store.list_ownership(KEY):
-        assert store.claim_ownership([CLAIM])
+        assert store.claim_ownership(KEY, [CLAIM])
     assert state(place) == STATE
     return store
 
@@ -142,7 +142,7 @@ def state(place: Place) -> GroupState:
 
 def flow(place: Place) -> object:
     found = place.open().read_flow(KEY, "billing-1")
-    return found and (found[0], found[1].instance)
+    return found and found.value
 
 
 def flows(place: Place) -> object:
@@ -153,12 +153,12 @@ def beats(place: Place) -> object:
     seen = place.open().look_at_flows(KEY)
     for problem in seen.damaged.values():
         raise problem
-    return {name: beat.instance for name, beat in seen.beats.items()}
+    return {name: beat.value.instance for name, beat in seen.beats.items()}
 
 
 READS: Final[dict[str, tuple[Callable[[Any], object], ...]]] = {
     "state": (state,),  # where its token is flipped, everybody reads the same state again
-    "leader": (lambda place: (found := place.open().read_lease(KEY)) and found.lease,),
+    "leader": (lambda place: (found := place.open().read_lease(KEY)) and found.value,),
     BEAT: (flow, flows, beats),
     # without versions, which only tell whether one was claimed since
     "ownership/12": (lambda place: [replace(each, version="") for each in place.open().list_ownership(KEY).values()],),
@@ -245,7 +245,7 @@ def test_nobody_goes_on_from_a_damaged_heartbeat(redis: InRedis) -> None:
             assert redis.read(BEAT) == bytes(bad), what
         redis.put(BEAT, bytes(bad))
         mine.beat(KEY, RECORD)
-        assert redis.open().look_at_flows(KEY).beats["billing-1"].instance == ME, "the damage is gone"
+        assert redis.open().look_at_flows(KEY).beats["billing-1"].value.instance == ME, "the damage is gone"
 
 
 @pytest.mark.redis

@@ -7,10 +7,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from partq_spark.base.effects import Effects
 from partq_spark.group.documents.api import Announce, Audience, DocumentOperation, Reincarnated
 from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import GroupKey
@@ -69,7 +68,7 @@ class MemoryDocuments(ObjectDocuments):
     """One user's view of the server; with `group`, a flow's of that group."""
 
     def __init__(self, server: MemoryServer, *, group: GroupKey | None = None) -> None:
-        super().__init__(server.store, Effects(now_s=server.now_s))
+        super().__init__(server.store)
         self._server = server
         self._group_alone = group
         self._life: int | None = None
@@ -89,11 +88,11 @@ class MemoryDocuments(ObjectDocuments):
     def lives(self) -> int:
         return self._lives
 
-    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
+    def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> Any:
         with self._server.changed:
             self._check_life()
-            answers = super().carry_out(group, operations)
-            for operation, _ in zip(operations, answers, strict=False):
+            answers = super().ask(group, *operations)
+            for operation in operations:
                 if isinstance(operation, Announce):
                     self._server.announce(operation.audience, group)
             return answers

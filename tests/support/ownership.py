@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable
 from typing import Any
 
-from partq_spark.base.effects import Effects
 from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
@@ -64,6 +62,6 @@ for _verb, _ in inspect.getmembers(Ownership, inspect.isfunction):
         setattr(MemoryOwnership, _verb, _hooked(_verb))
 
 
-def in_objects(store: ObjectStore, *, now_s: Callable[[], float] = time.monotonic) -> Ownership:
+def in_objects(store: ObjectStore) -> Ownership:
     """Ownership beside the queue, by another user."""
-    return Ownership(ObjectDocuments(store, Effects(now_s=now_s)))
+    return Ownership(ObjectDocuments(store))

@@ -131,10 +131,10 @@ class _Documents(MemoryDocuments):
     def look_interval_s(self) -> float:
         return 0.1
 
-    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
-        def effect() -> Sequence[Any]:
-            answers = MemoryDocuments.carry_out(self, group, operations)
-            for operation, answer in zip(operations, answers, strict=False):
+    def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> Any:
+        def effect() -> Any:
+            answers = MemoryDocuments.ask(self, group, *operations)
+            for operation, answer in zip(operations, answers, strict=True):
                 if isinstance(operation, Swap) and answer is not None:
                     self._tell(group, operation.name, operation.value)
             return answers

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from partq_spark.group.codec import decode_lease, decode_state
-from partq_spark.group.documents.api import Value
+from partq_spark.group.documents.api import Found, Value
 from partq_spark.group.ownership.encoding import decode_flow, decode_version
 from partq_spark.log.codec import decode_head
 from partq_spark.log.partitioner import partition_of
@@ -41,13 +41,13 @@ def written(at_us: int, group: str, name: str, value: Value, process: str) -> It
     """A document of a group, which `process` has written: its name is that of ownership."""
     kind, _, rest = name.partition("/")
     if kind == "beats":
-        beat = decode_flow(value, name, rest)
+        beat = decode_flow(Found(name, "", value, 0.0), name)
         yield Beaten(at_us, group, process, rest, beat.instance, beat.bound)
     elif kind == "leader":
         assert isinstance(value, bytes)
         yield Led(at_us, group, process, decode_lease(value, name).token)
     elif kind == "state":
-        state = decode_state(decode_version(value, name).body, 0.0, name)
+        state = decode_state(decode_version(Found(name, "", value, 0.0), name).body, 0.0, name)
         bound = tuple(sorted((flow.name, flow.instance) for flow in state.flows.values() if flow.bound))
         parts = {
             number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.drained, each.to_epoch)

@@ -1,8 +1,8 @@
 """A group's documents: small named values, each changed only on condition that nobody changed it since it was read.
 
 Only the contract lives here; `ownership` says what is written into documents and what it means. A caller hands over
-*operations*, which are carried out in the order given, and the first condition that does not hold ends the call.
-Nothing is promised about several documents together: others may see the first operation done and the second not yet.
+*operations*, which are carried out in the order given, each whatever became of those before it. Nothing is promised
+about several documents together: others may see the first operation done and the second not yet.
 Nothing is tried again inside. An answer that did not come is `Unavailable`: then each operation may have been done, and
 reading tells. Every call is bounded in time.
 """
@@ -10,12 +10,10 @@ reading tells. Every call is bounded in time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
-
-import msgspec
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.model import GroupKey
@@ -24,12 +22,15 @@ from partq_spark.objects.api import Unchanged
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
-C = TypeVar("C")
 
-Value = bytes | Mapping[str, str]
-"""A *body*, a JSON object as bytes; or *fields*, which listings tell: keys `[a-z_]+`, values printable ASCII. A writer
-puts something random into each value that it must not take for another one: where requests may be sent twice on their
-way, a swap counts as done if the very value lies there.
+Written = bytes | Mapping[str, str]
+Value = Written | str
+"""A *body*, a JSON object as bytes; or *fields*, which listings tell: keys `[a-z_]+`, values printable ASCII. Fields
+may come back as the JSON text in which a store keeps them (`ownership.encoding` reads both), which is equal where they
+are: a leader's looks bring thousands, of which little has changed.
+
+A writer puts something random into each value that it must not take for another one: where requests may be sent twice
+on their way, a swap counts as done if the very value lies there.
 """
 
 FOLDERS: Final = ("state", "leader", "beats", "ownership")
@@ -45,10 +46,6 @@ class Reincarnated(Unavailable):
     """
 
 
-FIELDS: Final = msgspec.json.Decoder(dict[str, str])
-"""Reads fields that a store keeps as text. Raises `ValueError`."""
-
-
 class Found(NamedTuple):
     """One version of a document. `token` is another one after every swap, also where the value stayed. `age_s` is how
     long ago it was written, by the store's own clock, for people.
@@ -60,34 +57,6 @@ class Found(NamedTuple):
     age_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """The documents of a folder that have fields, in columns: a leader's looks bring thousands, of which little has
-    changed. `contents` are fields, or the text in which a store keeps them (`fields_of`), equal where the values are.
-    `ages_s` is empty where nobody asked for it.
-    """
-
-    names: Sequence[str] = ()
-    tokens: Sequence[str] = ()
-    contents: Sequence[str | Mapping[str, str]] = ()
-    ages_s: Sequence[float] = ()
-
-    def __iter__(self) -> Iterator[Found]:
-        ages_s = self.ages_s or (0.0,) * len(self.names)
-        for name, token, content, age_s in zip(self.names, self.tokens, self.contents, ages_s, strict=True):
-            yield Found(name, token, fields_of(content), age_s)
-
-
-def fields_of(content: str | Mapping[str, str]) -> Mapping[str, str]:
-    """The fields; none where the text is no JSON object of texts."""
-    if not isinstance(content, str):
-        return content
-    try:
-        return FIELDS.decode(content)
-    except ValueError:
-        return {}
-
-
 class Audience(StrEnum):
     """Who waits for news of a group."""
 
@@ -96,12 +65,9 @@ class Audience(StrEnum):
 
 
 class DocumentOperation(Generic[T]):
-    """One thing that is asked of the documents of a group. `NOT_DONE` is the answer to an operation that was not
-    reached.
-    """
+    """One thing that is asked of the documents of a group."""
 
     __slots__ = ()
-    NOT_DONE: ClassVar[object] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +80,29 @@ class Load(DocumentOperation[Found | Unchanged | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(DocumentOperation[Listed]):
-    """All documents with fields below a folder, in any order. `aged`: their ages are of interest."""
+class Listing(DocumentOperation[Sequence[Found]]):
+    """All documents with fields below a folder, in any order."""
 
-    NOT_DONE: ClassVar[object] = Listed()
     folder: str
-    aged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Swap(DocumentOperation[str | None]):
     """Replace the document whose token is `expected` (None: there must be none): its new token, or None if the
-    condition did not hold, which ends the call. `optional`: neither that nor an unknown outcome ends it.
+    condition did not hold.
     """
 
     name: str
-    value: Value
+    value: Written
     expected: str | None
-    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Remove(DocumentOperation[bool]):
-    """Remove the document whose token is `expected` (None: whatever it is). False, which ends the call: it is
-    another one by now. One that is gone already counts as removed.
+    """Remove the document whose token is `expected` (None: whatever it is). False: it is another one by now. One that
+    is gone already counts as removed.
     """
 
-    NOT_DONE: ClassVar[object] = False
     name: str
     expected: str | None
 
@@ -182,19 +144,12 @@ class Documents(ABC):
         """
 
     @overload
-    def ask(self, group: GroupKey, one: DocumentOperation[A], /) -> tuple[A]: ...
-
-    @overload
     def ask(self, group: GroupKey, one: DocumentOperation[A], two: DocumentOperation[B], /) -> tuple[A, B]: ...
-
-    @overload
-    def ask(
-        self, group: GroupKey, one: DocumentOperation[A], two: DocumentOperation[B], three: DocumentOperation[C], /
-    ) -> tuple[A, B, C]: ...
 
     @overload
     def ask(self, group: GroupKey, /, *operations: DocumentOperation[A]) -> tuple[A, ...]: ...
 
+    @abstractmethod
     def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> tuple[Any, ...]:
         """Carry out `operations` on the group's documents, one after the other, in one round trip where that is
         possible.
@@ -202,12 +157,6 @@ class Documents(ABC):
         The answers, one for each operation. Raises `Unavailable` (`Reincarnated`: nothing was done), `Corrupt` where
         what is there was not written by this module.
         """
-        answers = self.carry_out(group, operations) if operations else ()
-        return (*answers, *(operation.NOT_DONE for operation in operations[len(answers) :]))
-
-    @abstractmethod
-    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
-        """For `ask`: the answers of the operations that were reached."""
 
     @abstractmethod
     def drop(self, group: GroupKey) -> None:
@@ -230,15 +179,3 @@ class Documents(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back connections; the documents are not used afterwards."""
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentPlace:
-    """A document as `where` says it, which is asked only for a message: a leader reads thousands of documents."""
-
-    documents: Documents
-    group: GroupKey
-    name: str
-
-    def __str__(self) -> str:
-        return self.documents.where(self.group, self.name)

@@ -15,15 +15,12 @@ import msgspec
 from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.documents.api import (
-    FIELDS,
     FOLDERS,
-    LISTED,
     Announce,
     Audience,
     DocumentOperation,
     Documents,
     Found,
-    Listed,
     Listing,
     Load,
     Remove,
@@ -88,7 +85,7 @@ class RedisDocuments(Documents):
 
     # ---- operations
 
-    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
+    def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> Any:
         place = self._at(group)
         call = _Call(place)
         for operation in operations:
@@ -96,9 +93,8 @@ class RedisDocuments(Documents):
         keys = [place.key(folder) for folder in call.folders or ("state",)]
         changes = any(isinstance(operation, Swap | Remove) for operation in operations)
         replies = self._client.call(keys, *call.arguments, changes=changes)
-        # No replies come after a condition that did not hold.
-        answered = zip(operations, call.tokens, replies, strict=False)
-        return [_answer(place, operation, token, reply) for operation, token, reply in answered]
+        answered = zip(operations, call.tokens, replies, strict=True)
+        return tuple(_answer(place, operation, token, reply) for operation, token, reply in answered)
 
     def drop(self, group: GroupKey) -> None:
         place = self._at(group)
@@ -168,11 +164,10 @@ class _Call:
                 self.arguments += ["load", *self._field(name), known or ""]
             case Listing(folder=folder):
                 self.arguments += ["list", self._place_of(folder)]
-            case Swap(name=name, value=value, expected=expected, optional=optional):
+            case Swap(name=name, value=value, expected=expected):
                 token = new_token()
-                condition = expected or "", "1" if optional else ""
                 content = value if isinstance(value, bytes) else msgspec.json.encode(value)
-                self.arguments += ["swap", *self._field(name), *condition, token, content]
+                self.arguments += ["swap", *self._field(name), expected or "", token, content]
             case Remove(name=name, expected=expected):
                 self.arguments += ["remove", *self._field(name), expected or ""]
             case Announce(audience=audience):
@@ -190,9 +185,9 @@ class _Call:
 def _answer(place: _Place, operation: DocumentOperation[Any], token: str, reply: Reply) -> object:
     match operation:
         case Load():
-            return _loaded(place, operation, reply)
-        case Listing():
-            return _listed(place, operation, *reply)
+            return _loaded(operation.name, reply)
+        case Listing(folder=folder):
+            return _listed(place, folder, *reply)
         case Swap():
             return token if reply == 1 else None
         case Remove():
@@ -200,34 +195,30 @@ def _answer(place: _Place, operation: DocumentOperation[Any], token: str, reply:
     return None
 
 
-def _loaded(place: _Place, load: Load, reply: Reply) -> Found | Unchanged | None:
+def _loaded(name: str, reply: Reply) -> Found | Unchanged | None:
     if reply is None:
         return None
     if reply == 1:
         return UNCHANGED
     head, _, content = reply.partition(b"\n")
-    try:
-        value = FIELDS.decode(content) if _split(load.name)[0] in LISTED else content
-    except ValueError:
-        raise _foreign(place.shown(load.name)) from None
     line, _, now = head.decode(errors="replace").rpartition(" ")
-    return Found(load.name, _token_in(line), value, _age_s(line, int(now)) if load.aged else 0.0)
+    return Found(name, _token_in(line), content, _age_s(line, int(now)))
 
 
-def _listed(place: _Place, listing: Listing, content: bytes, now: bytes) -> Listed:
+def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Sequence[Found]:
     try:
         lines = content.decode().split("\n") if content else []
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
     except ValueError:
-        raise _foreign(place.key(listing.folder)) from None
-    fields = [field for field in rows if field + _VERSION in rows and not field.endswith(_VERSION)]
-    lines = [rows[field + _VERSION] for field in fields]
-    return Listed(
-        names=[f"{listing.folder}/{field}" for field in fields],
-        tokens=[_token_in(line) for line in lines],
-        contents=[rows[field] for field in fields],
-        ages_s=[_age_s(line, int(now)) for line in lines] if listing.aged else (),
-    )
+        raise Corrupt(
+            f"{place.key(folder)} holds what partq did not write, or is damaged: remove it, flows bind anew"
+        ) from None
+    now_ms = int(now)
+    return [
+        Found(f"{folder}/{field}", _token_in(line), value, _age_s(line, now_ms))
+        for field, value in rows.items()
+        if (line := rows.get(field + _VERSION)) is not None and not field.endswith(_VERSION)
+    ]
 
 
 def _token_in(line: str) -> str:
@@ -240,7 +231,3 @@ def _age_s(line: str, now_ms: int) -> float:
     """How long ago a version was written; a damaged one does not tell."""
     written_ms = line.rpartition(" ")[2]
     return max(0, now_ms - int(written_ms)) / 1000 if written_ms.isdecimal() else 0.0
-
-
-def _foreign(what: str) -> Corrupt:
-    return Corrupt(f"{what} holds what partq did not write, or is damaged: remove it, flows bind anew")

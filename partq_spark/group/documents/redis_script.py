@@ -29,7 +29,7 @@ REBORN: Final = "PARTQREBORN"
 # A server that was a replica for a moment has a new replication id, also where no connection broke, and perhaps an old
 # copy of everything. It is looked at together with the operations, so that nothing comes in between. ARGV begins with
 # the id that the caller knows (empty: the server has none); then come the operations, each a word and its arguments, of
-# which the first is the place of the folder's key in KEYS. The answer has one for each operation that was reached. What
+# which the first is the place of the folder's key in KEYS. The answer has one for each operation. What
 # is read comes with the time, and as few texts of several lines: the client takes long for each that it receives.
 SCRIPT: Final = (
     """
@@ -71,22 +71,20 @@ while at <= #ARGV do
   elseif verb == 'list' then
     answer = {table.concat(redis.call('HGETALL', KEYS[tonumber(take())]), '\\n'), now()}
   elseif verb == 'swap' then
-    local key, name, expected, optional = KEYS[tonumber(take())], take(), take(), take()
-    local token, value = take(), take()
+    local key, name, expected, token, value = KEYS[tonumber(take())], take(), take(), take(), take()
     local found = version(key, name)
     if expected == '' and found and redis.call('HEXISTS', key, name) == 0 then found = nil end
     if (found or '') == expected then
       redis.call('HSET', key, name, value, name .. ' version', token .. ' ' .. now())
       answer = 1
-    elseif optional == '' then
-      break
     end
   elseif verb == 'remove' then
     local key, name, expected = KEYS[tonumber(take())], take(), take()
     local found = version(key, name)
-    if found and expected ~= '' and found ~= expected then break end
-    redis.call('HDEL', key, name, name .. ' version')
-    answer = 1
+    if not found or expected == '' or found == expected then
+      redis.call('HDEL', key, name, name .. ' version')
+      answer = 1
+    end
   elseif verb == 'announce' then
     redis.call('PUBLISH', take(), '')
   elseif verb == 'drop' then

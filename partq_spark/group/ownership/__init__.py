@@ -14,17 +14,16 @@ from partq_spark.base.errors import Invalid
 from partq_spark.group.documents.api import Documents, Reincarnated
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
 from partq_spark.group.model import GroupKey
-from partq_spark.group.ownership.encoding import HEAD, Beat, LeaseDocument, Pulse, StateDocument
+from partq_spark.group.ownership.encoding import HEAD, Pulse, Seen, StateDocument
 from partq_spark.group.ownership.store import Ownership
 from partq_spark.objects import ObjectStore
 
 __all__ = [
     "HEAD",
-    "Beat",
-    "LeaseDocument",
     "Ownership",
     "Pulse",
     "Reincarnated",
+    "Seen",
     "StateDocument",
     "import_client",
     "open_ownership",

@@ -7,15 +7,19 @@ What is refused here names the document and the next step: nothing of it is need
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
+import msgspec
+
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.codec import decode_lease
 from partq_spark.group.documents.api import Found, Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord, Progress
+
+T = TypeVar("T")
 
 STATE: Final = "state"
 LEADER: Final = "leader"
@@ -30,6 +34,7 @@ MOST_PROGRESS: Final = 4_000
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
 _DAMAGED: Final = "damaged"
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def beat_name(flow: str) -> str:
@@ -50,25 +55,26 @@ def encode_version(token: str, body: bytes) -> bytes:
     return b"".join((_STATE_BEGIN, token.encode(), _STATE_MIDDLE, body, b"}"))
 
 
-class StateVersion(NamedTuple):
-    """A group's state as stored."""
+class StateDocument(NamedTuple):
+    """One version of a group's state. `age_s` as in `Seen`."""
 
     token: str
     body: bytes
+    age_s: float = 0.0
 
 
-def decode_version(value: Value, _where: object) -> StateVersion:
+def decode_version(found: Found, _where: str) -> StateDocument:
     """As read. The body has its own checksum; the token needs none, it only tells versions apart.
 
     What has no such form is a version that nobody wrote, with a body that nobody can read: flows go on with
     their heartbeats, and the leader, which meets a token that is not its own, begins anew with the checkpoints and
     writes over it.
     """
-    content = _body(value)
+    content = _body(found.value)
     token, middle, rest = content.removeprefix(_STATE_BEGIN).partition(_STATE_MIDDLE)
     if not content.startswith(_STATE_BEGIN) or not middle or not token.isascii():
-        return StateVersion(_DAMAGED, content)
-    return StateVersion(token.decode(), rest[:-1])
+        return StateDocument(_DAMAGED, content)
+    return StateDocument(token.decode(), rest[:-1])
 
 
 # ---- what a flow says with its heartbeat
@@ -91,13 +97,13 @@ def encode_flow(record: FlowRecord) -> dict[str, str]:
     return sealed({name: text for name, text in fields.items() if text})
 
 
-def decode_flow(value: Value, where: object, flow: str) -> FlowRecord:
+def decode_flow(found: Found, where: str) -> FlowRecord:
     """As read. Raises `Corrupt`."""
-    fields = _fields(value)
+    fields = _fields(found.value)
     check_sealed(fields, where, "remove it, its flow binds anew")
     try:
         return FlowRecord(
-            flow=flow,
+            flow=found.name.removeprefix(BEATS_IN),
             instance=fields["instance"],
             queue_id=fields["queue_id"],
             bound=fields["bound"] == "1",
@@ -154,22 +160,20 @@ def _run_values(text: str) -> Iterator[tuple[int, str]]:
 # ---- the lease, and who has what
 
 
-def decode_leader(value: Value, where: object) -> Lease:
+def decode_leader(found: Found, where: str) -> Lease:
     """The lease. Raises `Corrupt`."""
-    return decode_lease(_body(value), where)
+    return decode_lease(_body(found.value), where)
 
 
-def encode_ownership(record: OwnershipRecord, modified: str, claim: str) -> dict[str, str]:
+def encode_ownership(key: GroupKey, record: OwnershipRecord, claim: str) -> dict[str, str]:
     """The fields of seed 004, and a checksum. The version is the document's token; `claim`, a random one, tells the
     values of one call from those of every other.
     """
     fields = {
-        "namespace": record.key.namespace,
-        "queue": record.key.queue,
-        "group": record.key.group,
+        **key._asdict(),
         "partition": str(record.partition),
         "epoch": str(record.epoch),
-        "modified": modified,
+        "modified": record.modified,
         "claim": claim,
     }
     if record.owner is not None:
@@ -177,16 +181,15 @@ def encode_ownership(record: OwnershipRecord, modified: str, claim: str) -> dict
     return sealed(fields)
 
 
-def decode_ownership(found: Found, where: object, key: GroupKey) -> OwnershipRecord:
+def decode_ownership(found: Found, where: str, group: str) -> OwnershipRecord:
     """As read. Raises `Corrupt`, also for one that belongs elsewhere."""
     fields = _fields(found.value)
     check_sealed(fields, where, "remove it, it is written anew")
     try:
         partition = int(fields["partition"])
-        if (fields["group"], ownership_name(partition)) != (key.group, found.name):
+        if (fields["group"], ownership_name(partition)) != (group, found.name):
             raise ValueError("it lies in another's place")
         return OwnershipRecord(
-            key=key,
             partition=partition,
             owner=Owner(fields["flow"], fields["instance"]) if "flow" in fields else None,
             epoch=int(fields["epoch"]),
@@ -202,7 +205,13 @@ def _body(value: Value) -> bytes:
 
 
 def _fields(value: Value) -> Mapping[str, str]:
-    return {} if isinstance(value, bytes) else value
+    """None where the text is no JSON object of texts."""
+    if isinstance(value, Mapping):
+        return value
+    try:
+        return _TEXTS.decode(value)
+    except ValueError:
+        return {}
 
 
 # --- what is told of them ---------------------------------------------------------------------------------------------
@@ -214,41 +223,24 @@ HEAD: Final = "_head"
 """In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateDocument:
-    """One version of a group's state. `age_s` is how long ago it was written, by the store's own clock, for people; 0
-    where the caller asked with the version that it knows.
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """One version of a document, and what it says: of a lease; of a heartbeat, whose flow lives while `token`
+    moves. `age_s` is how long ago it was written, by the store's own clock, for people; 0 where nobody asked.
     """
 
     token: str
-    body: bytes
-    age_s: float
-
-
-class Beat(NamedTuple):
-    """A flow's heartbeat: it lives while `token` moves. `age_s` is by the store's own clock, for people."""
-
-    instance: str
-    token: str
-    age_s: float
+    value: T
+    age_s: float = 0.0
 
 
 class FlowsSeen(NamedTuple):
-    """A group's flows for people, by name: what they say, their heartbeats, and what is wrong with those that cannot be
-    read.
+    """A group's flows for people, by name: what they say with their heartbeats, and what is wrong with those that
+    cannot be read.
     """
 
-    records: dict[str, FlowRecord]
-    beats: dict[str, Beat]
+    beats: dict[str, Seen[FlowRecord]]
     damaged: dict[str, Corrupt]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeaseDocument:
-    """The lease as stored. `age_s` is how long ago it was renewed, by the store's own clock, for people."""
-
-    lease: Lease
-    age_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,26 +256,11 @@ class Pulse:
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-# What ownership refuses: conditions that did not hold, and what cannot be stored.
-
-
-def state_changed(key: GroupKey, expected: str | None) -> Conflict:
-    """`swap_state` found another token."""
-    was = "no state" if expected is None else f"token {expected}"
-    return Conflict(f"state of group {key} is not at {was} any more: read it again, and the lease, before changing it")
-
 
 def name_taken(key: GroupKey, flow: str) -> Conflict:
     """`bind` found another instance, whose heartbeat has moved since it was read."""
     return Conflict(
         f"flow {flow!r} of group {key} is or was bound by another process: watch its heartbeat before taking over"
-    )
-
-
-def not_bound(key: GroupKey, flow: str, instance: str) -> Fenced:
-    """The flow is not bound to this instance, or was forgotten."""
-    return Fenced(
-        f"flow {flow!r} of group {key} is not bound to instance {instance} any more: bind again as a new instance"
     )
 
 
@@ -308,12 +285,3 @@ def checked_flow(name: str) -> str:
             " with a dot"
         )
     return name
-
-
-def only_group(records: Iterable[OwnershipRecord]) -> GroupKey:
-    """The group of all these records; raises `Invalid` if there are several, because answers are by partition."""
-    keys = sorted({record.key for record in records})
-    if len(keys) != 1:
-        named = ", ".join(map(str, keys)) or "none"
-        raise Invalid(f"ownership of several groups cannot be claimed in one call ({named}): make one call for each")
-    return keys[0]

@@ -8,44 +8,42 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
-from partq_spark.base.errors import Corrupt
+from partq_spark.base.errors import Corrupt, Fenced
 from partq_spark.group.documents.api import (
     Announce,
     Audience,
     DocumentOperation,
-    DocumentPlace,
     Documents,
     Found,
-    Listed,
     Listing,
     Load,
     Remove,
     Swap,
     Value,
+    Written,
 )
-from partq_spark.group.model import FlowRecord, GroupKey, Owner
+from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership.encoding import (
     BEATS,
     BEATS_IN,
     STATE,
-    Beat,
     FlowsSeen,
-    StateVersion,
+    Seen,
+    StateDocument,
     beat_name,
     checked_flow,
     decode_flow,
     decode_version,
     encode_flow,
     name_taken,
-    not_bound,
     restless,
 )
 from partq_spark.objects.api import Unchanged
+
+T = TypeVar("T")
 
 _TRIES: Final = 3
 """How often a document is read again that changed meanwhile. Each has one writer, so that twice is rare already."""
@@ -53,119 +51,87 @@ _TRIES: Final = 3
 _TO_COORDINATORS: Final = Announce(Audience.COORDINATORS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """One instance that this process is. `beating` is held while its heartbeat is written: two threads do so."""
-
-    instance: str
-    heart: DocumentRegister[FlowRecord]
-    beating: AbstractContextManager[object]
-
-
-@dataclass(frozen=True, slots=True)
-class Hearts:
-    """All heartbeats of a group as they were listed last; those that say nothing else are not taken apart again.
-    `owners` are in the order of the listing.
-    """
-
-    contents: Mapping[str, str | Mapping[str, str]]
-    records: Mapping[str, FlowRecord]
-    owners: Sequence[Owner]
-
-
 class Flows:
-    """The flows of all groups, as one user sees and changes them. `lock` makes locks."""
+    """The flows of all groups, as one user sees and changes them."""
 
-    def __init__(self, documents: Documents, *, lock: Callable[[], AbstractContextManager[object]]) -> None:
+    def __init__(self, documents: Documents) -> None:
         self._documents = documents
-        self._lock = lock
-        self._making = threading.Lock()
-        self._states: dict[GroupKey, DocumentRegister[StateVersion]] = {}
-        self._own: dict[tuple[GroupKey, str], _Own] = {}
-        self._hearts: dict[GroupKey, Hearts] = {}
+        self._registers: dict[tuple[GroupKey, str], DocumentRegister[Any]] = {}
+        self._said: dict[GroupKey, dict[str, tuple[Value, FlowRecord]]] = {}
+        self._beating = threading.Lock()  # held while a heartbeat is written: two threads do so
 
-    def _state(self, key: GroupKey) -> DocumentRegister[StateVersion]:
-        """The register of a group's state, body and all: what a heartbeat meets is what `read_state` tells."""
-        found = self._states.get(key)
-        return found or self._states.setdefault(key, DocumentRegister(self._documents, key, STATE, decode_version))
+    def _register(self, key: GroupKey, name: str, decode: Callable[[Found, str], T]) -> DocumentRegister[T]:
+        """A document of a group, as this user saw it last."""
+        found = self._registers.get((key, name))
+        return found or self._registers.setdefault((key, name), DocumentRegister(self._documents, key, name, decode))
+
+    def _state(self, key: GroupKey) -> DocumentRegister[StateDocument]:
+        """The group's state, body and all: what a heartbeat meets is what `read_state` tells."""
+        return self._register(key, STATE, decode_version)
+
+    def _heart(self, key: GroupKey, flow: str) -> DocumentRegister[FlowRecord]:
+        return self._register(key, beat_name(flow), decode_flow)
 
     # ---- read by anybody
 
-    def _hearts_in(self, key: GroupKey, listed: Listed) -> Hearts:
-        """What every flow says. Raises `Corrupt`."""
-        known = self._hearts.get(key) or Hearts({}, {}, ())
-        contents = dict(zip(listed.names, listed.contents, strict=True))
-        if contents == known.contents and len(contents) == len(listed.names):
-            return known
-        records: dict[str, FlowRecord] = {}
+    def _flows_in(self, key: GroupKey, listed: Sequence[Found]) -> Mapping[str, FlowRecord]:
+        """What every flow says, in the order of the listing. What says nothing new is not taken apart again. Raises
+        `Corrupt`.
+        """
+        known, said = self._said.get(key, {}), dict[str, tuple[Value, FlowRecord]]()
         for found in listed:
-            flow = found.name.removeprefix(BEATS_IN)
-            if known.contents.get(found.name) == contents[found.name]:
-                records[flow] = known.records[flow]
-            else:
-                records[flow] = decode_flow(found.value, DocumentPlace(self._documents, key, found.name), flow)
-        owners = [Owner(flow, record.instance) for flow, record in records.items()]
-        known = self._hearts[key] = Hearts(contents, records, owners)
-        return known
+            before = known.get(found.name)
+            if before is None or before[0] != found.value:
+                before = found.value, decode_flow(found, self._documents.where(key, found.name))
+            said[found.name] = before
+        self._said[key] = said
+        return {record.flow: record for _, record in said.values()}
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
         """What all flows of the group say, by name, by one listing."""
         (listed,) = self._documents.ask(key, Listing(BEATS))
-        return self._hearts_in(key, listed).records
+        return self._flows_in(key, listed)
 
     def look_at_flows(self, key: GroupKey) -> FlowsSeen:
         """All flows, and what is wrong with those that cannot be read: for people."""
-        (listed,) = self._documents.ask(key, Listing(BEATS, aged=True))
-        seen = FlowsSeen({}, {}, {})
+        (listed,) = self._documents.ask(key, Listing(BEATS))
+        seen = FlowsSeen({}, {})
         for found in listed:
             flow = found.name.removeprefix(BEATS_IN)
             try:
-                seen.records[flow] = decode_flow(found.value, DocumentPlace(self._documents, key, found.name), flow)
+                record = decode_flow(found, self._documents.where(key, found.name))
             except Corrupt as problem:
                 seen.damaged[flow] = problem
             else:
-                seen.beats[flow] = Beat(seen.records[flow].instance, found.token, max(found.age_s, 0.0))
+                seen.beats[flow] = Seen(found.token, record, max(found.age_s, 0.0))
         return seen
 
-    def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
-        """What one flow says, and its heartbeat."""
-        (found,) = self._documents.ask(key, Load(beat_name(flow), aged=True))
-        if not isinstance(found, Found):
-            return None
-        record = decode_flow(found.value, DocumentPlace(self._documents, key, found.name), flow)
-        return record, Beat(instance=record.instance, token=found.token, age_s=found.age_s)
+    def read_flow(self, key: GroupKey, flow: str) -> Seen[FlowRecord] | None:
+        """What one flow says with its heartbeat."""
+        return self._heart(key, flow).read()
 
     # ---- written by their flow
 
-    def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
+    def bind(self, key: GroupKey, record: FlowRecord, *, replaces: str | None) -> None:
         """The first heartbeat of a new instance, `record` (bound); news for the coordinator.
 
-        Allowed where there is no heartbeat of that name, or it is still exactly at `replaces`, also if its flow has
+        Allowed where there is no heartbeat of that name, or its token is still `replaces`, also if its flow has
         unbound. An instance that takes over a name must have watched that the former instance is still. Raises
         `Conflict` otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes
         nothing.
         """
         checked_flow(record.instance)
-        own = self._made(key, record.flow, record.instance)
-        former = own.heart.read()
+        heart = self._heart(key, record.flow)
+        former = heart.read()
         if former is not None:
-            if former.value.bound and former.value.instance == record.instance:
+            if _is_bound(former, record.instance):
                 return  # an earlier try, whose answer was lost
-            if replaces is None or replaces.token != former.token:
+            if replaces != former.token:
                 raise name_taken(key, record.flow)
-        if own.heart.swap(former, record, encode_flow(record), _TO_COORDINATORS) is None:
-            if (now := own.heart.read()) is not None and now.value.instance == record.instance:
+        if heart.swap(former, record, encode_flow(record), _TO_COORDINATORS) is None:
+            if (now := heart.read()) is not None and now.value.instance == record.instance:
                 return  # an earlier try, which was late
             raise name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
-
-    def _made(self, key: GroupKey, flow: str, instance: str) -> _Own:
-        """What is known of an instance that is, or is to be, in this process."""
-        with self._making:
-            found = self._own.get((key, flow))
-            if found is None or found.instance != instance:
-                heart = DocumentRegister(self._documents, key, beat_name(flow), partial(decode_flow, flow=flow))
-                found = self._own[key, flow] = _Own(instance, heart, self._lock())
-            return found
 
     def beat(self, key: GroupKey, record: FlowRecord) -> str | None:
         """One heartbeat, one call: what the flow says now, then a look at the state; returns the state's token (None:
@@ -173,33 +139,35 @@ class Flows:
 
         Raises `Fenced` if the flow is not bound to this instance any more, or was forgotten.
         """
-        own = self._made(key, record.flow, record.instance)
-        state = self._state(key)
-        with own.beating:
+        heart, state = self._heart(key, record.flow), self._state(key)
+        with self._beating:
             for _ in range(_TRIES):
-                heart = own.heart.known()
-                if heart is None or heart.value.instance != record.instance or not heart.value.bound:
-                    own.heart.forget()
+                last = heart.seen or heart.read()
+                if last is None or not _is_bound(last, record.instance):
+                    heart.seen = None
                     break
-                look = state.look()
-                news = (_TO_COORDINATORS,) if record.closes != heart.value.closes else ()
-                answers = own.heart.swap(heart, record, encode_flow(record), look.operation, *news)
+                known = state.seen
+                news = (_TO_COORDINATORS,) if record.closes != last.value.closes else ()
+                answers = heart.swap(last, record, encode_flow(record), state.look(known), *news)
                 if answers is not None:
-                    seen = state.saw(look, answers[0])
+                    seen = state.saw(answers[0], known)
                     return None if seen is None else seen.value.token
-        raise not_bound(key, record.flow, record.instance)  # taken over, or moved by a call whose answer was lost
+        # taken over, or moved by a call whose answer was lost
+        raise Fenced(
+            f"flow {record.flow!r} of group {key} is not bound to instance {record.instance} any more: bind again as a"
+            " new instance"
+        )
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         """The flow is not bound any more; news for the coordinator. Another instance is left alone."""
-        own = self._made(key, flow, instance)
-        with own.beating:
-            own.heart.forget()
+        heart = self._heart(key, flow)
+        with self._beating:
             for _ in range(_TRIES):
-                heart = own.heart.read()
-                if heart is None or heart.value.instance != instance or not heart.value.bound:
+                last = heart.read()
+                if last is None or not _is_bound(last, instance):
                     return
-                left = replace(heart.value, bound=False)
-                if own.heart.swap(heart, left, encode_flow(left), _TO_COORDINATORS) is not None:
+                left = replace(last.value, bound=False)
+                if heart.swap(last, left, encode_flow(left), _TO_COORDINATORS) is not None:
                     return
         raise restless(key, flow)
 
@@ -217,14 +185,14 @@ class Flows:
         """
         name, state = beat_name(flow), self._state(key)
         for _ in range(_TRIES):
-            look = state.look()
-            found, answer = self._documents.ask(key, Load(name), look.operation)
-            seen = state.saw(look, answer)
+            known = state.seen
+            found, answer = self._documents.ask(key, Load(name), state.look(known))
+            seen = state.saw(answer, known)
             if seen is None or seen.value.token != state_token:
                 return False
             if not isinstance(found, Found):
                 return True
-            if decode_flow(found.value, DocumentPlace(self._documents, key, name), flow).instance != instance:
+            if decode_flow(found, self._documents.where(key, name)).instance != instance:
                 return True
             (removed,) = self._documents.ask(key, Remove(name, found.token))
             if removed:
@@ -233,11 +201,14 @@ class Flows:
 
     def _forget_group(self, key: GroupKey) -> None:
         """Its documents are gone."""
-        self._states.pop(key, None)
-        self._hearts.pop(key, None)
-        for place in list(self._own):  # other groups' threads change it meanwhile
+        self._said.pop(key, None)
+        for place in list(self._registers):  # other groups' threads change it meanwhile
             if place[0] == key:
-                self._own.pop(place, None)
+                self._registers.pop(place, None)
+
+
+def _is_bound(heart: Seen[FlowRecord], instance: str) -> bool:
+    return heart.value.bound and heart.value.instance == instance
 
 
 # --- one document, and how this process saw it last -------------------------------------------------------------------
@@ -248,97 +219,49 @@ class Flows:
 # The next use then reads it. So an unknown outcome is never taken for one's own success, nor for a failure.
 
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
-    """One version of a document, and what it says."""
-
-    token: str
-    value: T
-
-
-@dataclass(frozen=True, slots=True)
-class Look(Generic[T]):
-    """A question for a document: `operation` is to be asked, and its answer given to `saw` with this look."""
-
-    operation: Load
-    seen: Seen[T] | None
-    changes: int
-
-
 class DocumentRegister(Generic[T]):
-    """Safe for use by several threads: what a thread read is not kept if another one has swapped meanwhile."""
+    """Safe for use by several threads: where one keeps an older version than another one has seen meanwhile, the next
+    swap is refused, and it is read again.
+    """
 
-    def __init__(self, documents: Documents, group: GroupKey, name: str, decode: Callable[[Value, object], T]) -> None:
-        self.name = name
+    def __init__(self, documents: Documents, group: GroupKey, name: str, decode: Callable[[Found, str], T]) -> None:
+        self.seen: Seen[T] | None = None  # the last version that was read or written, unless there is doubt
         self._documents = documents
         self._group = group
+        self._name = name
         self._decode = decode
-        self._lock = threading.Lock()  # never held during a call
-        self._seen: Seen[T] | None = None
-        self._changes = 0
 
-    @property
-    def seen(self) -> Seen[T] | None:
-        """The last version that was read or written, unless there is doubt."""
-        return self._seen
+    def look(self, known: Seen[T] | None) -> Load:
+        """To be asked together with other operations; costs little where `known` is what is there."""
+        return Load(self._name, known=None if known is None else known.token)
 
-    def forget(self) -> None:
-        """Doubt it."""
-        self._keep(None)
-
-    def _keep(self, seen: Seen[T] | None) -> None:
-        with self._lock:
-            self._changes += 1
-            self._seen = seen
-
-    def look(self) -> Look[T]:
-        """To be asked together with other operations; costs little where nothing has changed."""
-        with self._lock:
-            seen = self._seen
-            return Look(Load(self.name, known=None if seen is None else seen.token), seen, self._changes)
-
-    def saw(self, look: Look[T], answer: Found | Unchanged | None) -> Seen[T] | None:
+    def saw(self, answer: Found | Unchanged | None, known: Seen[T] | None) -> Seen[T] | None:
         """What the answer to a look says; None: there is no document."""
-        found = self._decoded(answer) if isinstance(answer, Found) else None
-        if isinstance(answer, Unchanged):
-            found = look.seen
-        with self._lock:
-            if self._changes == look.changes:
-                self._seen = found
-        return found
-
-    def _decoded(self, found: Found) -> Seen[T]:
-        return Seen(found.token, self._decode(found.value, DocumentPlace(self._documents, self._group, self.name)))
+        seen = known if isinstance(answer, Unchanged) else None
+        if isinstance(answer, Found):
+            where = self._documents.where(self._group, self._name)
+            seen = Seen(answer.token, self._decode(answer, where), answer.age_s)
+        self.seen = seen
+        return seen
 
     def read(self) -> Seen[T] | None:
         """The document as it is now; None: there is none."""
-        look = self.look()
-        (answer,) = self._documents.ask(self._group, look.operation)
-        return self.saw(look, answer)
-
-    def known(self) -> Seen[T] | None:
-        """As it was seen last, read only where there is doubt."""
-        return self._seen or self.read()
+        known = self.seen
+        (answer,) = self._documents.ask(self._group, self.look(known))
+        return self.saw(answer, known)
 
     def swap(
-        self, expected: Seen[T] | None, value: T, encoded: Value, *then: DocumentOperation[Any]
-    ) -> tuple[Any, ...] | None:
+        self, expected: Seen[T] | None, value: T, written: Written, *then: DocumentOperation[Any]
+    ) -> Sequence[Any] | None:
         """Replace the version `expected` (None: there must be none) and ask `then`, whose answers come. None: the
-        condition did not hold, and nothing was done.
+        condition did not hold.
         """
-        operation = Swap(self.name, encoded, None if expected is None else expected.token)
-        try:
-            token, *answers = self._documents.ask(self._group, operation, *then)
-        except BaseException:
-            # Also because an object store takes an earlier beat that lands after the reading for the next one, which
-            # must not be a later call's.
-            self.forget()
-            raise
+        operation = Swap(self._name, written, None if expected is None else expected.token)
+        # In doubt until the answer is there, also because an object store takes an earlier beat that lands after the
+        # reading for the next one, which must not be a later call's.
+        self.seen = None
+        token, *answers = self._documents.ask(self._group, operation, *then)
         if token is None:
-            self.forget()
             return None
-        self._keep(Seen(token, value))
-        return tuple(answers)
+        self.seen = Seen(token, value)
+        return answers

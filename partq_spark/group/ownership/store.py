@@ -14,50 +14,32 @@ in ordinary times.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Unavailable
+from partq_spark.base.errors import Conflict
 from partq_spark.group.codec import encode_lease
-from partq_spark.group.documents.api import (
-    Announce,
-    Audience,
-    DocumentPlace,
-    Documents,
-    Found,
-    Listed,
-    Listing,
-    Load,
-    Reincarnated,
-    Remove,
-    Swap,
-)
-from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
+from partq_spark.group.documents.api import Announce, Audience, Documents, Listing, Load, Remove, Swap
+from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
     LEADER,
     OWNERSHIP,
     STATE,
-    LeaseDocument,
     Pulse,
+    Seen,
     StateDocument,
-    StateVersion,
     decode_leader,
     decode_ownership,
     encode_ownership,
     encode_version,
     lease_changed,
-    only_group,
     ownership_name,
-    state_changed,
 )
-from partq_spark.group.ownership.flows import DocumentRegister, Flows, Seen
+from partq_spark.group.ownership.flows import DocumentRegister, Flows
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CLAIMS_AT_ONCE: Final = 1000
@@ -66,25 +48,16 @@ _CLAIMS_AT_ONCE: Final = 1000
 _TRIES: Final = 4
 """How often a renewal is sent: at first as the lease was seen last, then after it was read."""
 
-_log = logging.getLogger("partq.flow")
-
 
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
-    `effects` is for the times and claims of ownership records; `lock` makes locks.
+    `effects` is for the times and claims of ownership records.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        effects: Effects | None = None,
-        *,
-        lock: Callable[[], AbstractContextManager[object]] = threading.Lock,
-    ) -> None:
-        super().__init__(documents, lock=lock)
+    def __init__(self, documents: Documents, effects: Effects | None = None) -> None:
+        super().__init__(documents)
         self._effects = effects if effects is not None else Effects()
-        self._leases: dict[GroupKey, DocumentRegister[Lease]] = {}
 
     def __repr__(self) -> str:
         return f"Ownership({self._documents!r})"
@@ -113,27 +86,24 @@ class Ownership(Flows):
         self._documents.close()
 
     def _lease(self, key: GroupKey) -> DocumentRegister[Lease]:
-        found = self._leases.get(key)
-        return found or self._leases.setdefault(key, DocumentRegister(self._documents, key, LEADER, decode_leader))
+        return self._register(key, LEADER, decode_leader)
 
     # --- the group's state: changed by the leader ---------------------------------------------------------------------
 
-    def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
-        """The state; `UNCHANGED` if its token is still `known`; None if there is none.
+    def read_state(
+        self, key: GroupKey, *, known: str | None = None, aged: bool = False
+    ) -> StateDocument | Unchanged | None:
+        """The state; `UNCHANGED` if its token is still `known`; None if there is none. `aged`: its age is of interest.
 
-        A caller that names the version it knows gets a newer one, if a heartbeat has met it already, without another
-        load, and then without age.
+        A caller gets a version that a heartbeat has met already without another load.
         """
         state = self._state(key)
-        look = state.look()
-        (found,) = self._documents.ask(key, Load(STATE, aged=True) if known is None else look.operation)
-        seen = state.saw(look, found)
+        last = state.seen
+        (answer,) = self._documents.ask(key, Load(STATE, aged=True) if aged else state.look(last))
+        seen = state.saw(answer, last)
         if seen is None:
             return None
-        token, body = seen.value
-        if token == known:
-            return UNCHANGED
-        return StateDocument(token=token, body=body, age_s=found.age_s if isinstance(found, Found) else 0.0)
+        return UNCHANGED if seen.value.token == known else seen.value._replace(age_s=seen.age_s)
 
     def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
         """Replace the state whose token is `expected` (None: there must be none), giving it `token`, a new random one.
@@ -142,26 +112,26 @@ class Ownership(Flows):
         Raises `Conflict` if the condition did not hold, and nothing was changed.
         """
         state = self._state(key)
-        seen: Seen[StateVersion] | None = None
+        seen: Seen[StateDocument] | None = None
         if expected is not None:
             seen = state.seen
             if seen is None or seen.value.token != expected:
                 seen = state.read()
-            if seen is None or seen.value.token != expected:
-                raise state_changed(key, expected)
-        written = StateVersion(token, body)
-        if state.swap(seen, written, encode_version(token, body), Announce(Audience.FLOWS)) is None:
-            raise state_changed(key, expected)
+        is_there = expected == (None if seen is None else seen.value.token)
+        written = StateDocument(token, body)
+        news = Announce(Audience.FLOWS)
+        if not is_there or state.swap(seen, written, encode_version(token, body), news) is None:
+            was = "no state" if expected is None else f"token {expected}"
+            raise Conflict(
+                f"state of group {key} is not at {was} any more: read it again, and the lease, before changing it"
+            )
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
-    def read_lease(self, key: GroupKey) -> LeaseDocument | None:
-        """The lease."""
-        register = self._lease(key)
-        look = register.look()
-        (found,) = self._documents.ask(key, Load(LEADER, aged=True))
-        seen = register.saw(look, found)
-        return LeaseDocument(lease=seen.value, age_s=found.age_s) if seen and isinstance(found, Found) else None
+    def read_lease(self, key: GroupKey, *, aged: bool = False) -> Seen[Lease] | None:
+        """The lease. `aged`: its age is of interest."""
+        (found,) = self._documents.ask(key, Load(LEADER, aged=aged))
+        return self._lease(key).saw(found, None)
 
     def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
         """Replace the lease that is still exactly at `expected` (token and beat; None: there is none) by one with a
@@ -181,33 +151,29 @@ class Ownership(Flows):
         `Conflict` if it does not: somebody else leads, or the store has jumped back.
         """
         register, state = self._lease(key), self._state(key)
-        look = state.look()
-        found = register.seen
+        found, known = register.seen, state.seen
         for _ in range(_TRIES):
             # Read again where an earlier renewal came through whose answer was lost; it may come between, too.
             if found is None or not _may_renew(found.value, lease):
                 found = register.read()
             if found is None or not _may_renew(found.value, lease):
                 break
-            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), look.operation)
+            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), state.look(known))
             if answers is not None:
                 listed, answer = answers
-                seen = state.saw(look, answer)
-                return self._pulse(key, listed, None if seen is None else seen.value.token)
+                seen, flows = state.saw(answer, known), self._flows_in(key, listed)
+                owners = (Owner(flow, record.instance) for flow, record in flows.items())
+                beats = dict(zip(owners, (found.token for found in listed), strict=True))
+                return Pulse(state_token=None if seen is None else seen.value.token, flows=flows, beats=beats)
             found = None
         raise lease_changed(key, "renewing")
-
-    def _pulse(self, key: GroupKey, listed: Listed, state_token: str | None) -> Pulse:
-        hearts = self._hearts_in(key, listed)
-        beats = dict(zip(hearts.owners, listed.tokens, strict=True))
-        return Pulse(state_token=state_token, flows=hearts.records, beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
         register = self._lease(key)
         found = register.read()
         if found is not None and found.value.token == token:
-            register.forget()
+            register.seen = None
             self._documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
 
     # --- who has what, for people and tools (seed 004) ----------------------------------------------------------------
@@ -215,50 +181,29 @@ class Ownership(Flows):
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         """The record of every partition that was ever claimed."""
         (listed,) = self._documents.ask(key, Listing(OWNERSHIP))
-        records = (decode_ownership(found, DocumentPlace(self._documents, key, found.name), key) for found in listed)
+        records = (decode_ownership(each, self._documents.where(key, each.name), key.group) for each in listed)
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
-    def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
+    def claim_ownership(self, key: GroupKey, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
         """Write each record on condition that the stored one still has its `version` (empty: there is none).
 
-        Returns those that were claimed, with their new versions; one that is missing from the answer was not, and an
-        unknown outcome counts as not claimed (OWN-02). `modified` is set here, by this process's clock.
+        Returns those that were claimed, with their new versions and `modified` by this process's clock; one that is
+        missing from the answer was not. Nor is any where no answer comes, until they are listed (OWN-02).
         """
-        wanted = tuple(records)
-        if not wanted:
-            return {}
-        key = only_group(wanted)
         claim = self._effects.token()
         modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        wanted = [replace(record, modified=modified) for record in records]
         claimed: dict[int, OwnershipRecord] = {}
         for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
-            try:
-                claimed |= self._claim(key, wanted[first : first + _CLAIMS_AT_ONCE], modified, claim)
-            except Reincarnated:
-                raise
-            except Unavailable as error:
-                _log.warning("group %s: %d partitions count as not claimed: %s", key, len(wanted) - first, error)
-                break
+            some = wanted[first : first + _CLAIMS_AT_ONCE]
+            swaps = [
+                Swap(ownership_name(each.partition), encode_ownership(key, each, claim), each.version or None)
+                for each in some
+            ]
+            for each, token in zip(some, self._documents.ask(key, *swaps), strict=True):
+                if token is not None:
+                    claimed[each.partition] = replace(each, version=token)
         return claimed
-
-    def _claim(
-        self, key: GroupKey, wanted: Sequence[OwnershipRecord], modified: str, claim: str
-    ) -> dict[int, OwnershipRecord]:
-        swaps = [
-            Swap(
-                ownership_name(record.partition),
-                encode_ownership(record, modified, claim),
-                expected=record.version or None,
-                optional=True,
-            )
-            for record in wanted
-        ]
-        answers = self._documents.ask(key, *swaps)
-        return {
-            record.partition: replace(record, version=token, modified=modified)
-            for record, token in zip(wanted, answers, strict=True)
-            if token is not None
-        }
 
     # --- news ---------------------------------------------------------------------------------------------------------
 
@@ -282,7 +227,6 @@ class Ownership(Flows):
         """Remove everything stored for a group that was deleted."""
         self._documents.drop(key)
         self._forget_group(key)
-        self._leases.pop(key, None)
 
 
 def _is_at(found: Seen[Lease] | None, lease: Lease | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, OwnershipRecord, Progress
-from partq_spark.group.ownership import Beat, Ownership, StateDocument
+from partq_spark.group.ownership import Ownership, StateDocument
 from tests.support.servers import RedisServer, running
 
 KEY = GroupKey("default", "orders", "billing")
@@ -30,10 +30,10 @@ def a_record(flow: str = "billing-1", instance: str | None = None, **progress: P
     )
 
 
-def last_beat(store: Ownership, key: GroupKey, flow: str = "billing-1") -> Beat | None:
+def last_beat(store: Ownership, key: GroupKey, flow: str = "billing-1") -> str | None:
     """What a bind of that name has to present as `replaces`."""
     found = store.read_flow(key, flow)
-    return found[1] if found is not None else None
+    return found.token if found is not None else None
 
 
 RECORD = a_record()
@@ -52,7 +52,7 @@ def server() -> Iterator[RedisServer]:
 def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
     """Every call of the contract but `wait_news`, as it would be done on a group that is running."""
     lease = Lease(token="l", name="n", beat=1)
-    claim = OwnershipRecord(key=KEY, partition=0, owner=None, epoch=1, version="", modified="")
+    claim = OwnershipRecord(partition=0, owner=None, epoch=1)
     return {
         "read_state": lambda: store.read_state(KEY),
         "swap_state": lambda: store.swap_state(KEY, b"{}", token="t2", expected="t1"),
@@ -68,7 +68,7 @@ def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
         "renew_lease": lambda: store.renew_lease(KEY, lease),
         "release_lease": lambda: store.release_lease(KEY, "l"),
         "list_ownership": lambda: store.list_ownership(KEY),
-        "claim_ownership": lambda: store.claim_ownership([claim]),
+        "claim_ownership": lambda: store.claim_ownership(KEY, [claim]),
         "announce": lambda: store.announce(KEY),
         "drop_group": lambda: store.drop_group(KEY),
     }
