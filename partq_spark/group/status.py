@@ -6,7 +6,7 @@ deliver gets its reason in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from partq_spark.group import key_order
@@ -146,22 +146,27 @@ def partition_status(state: GroupState, partition: Partition) -> PartitionStatus
 def view(seen: GroupReading) -> GroupView:
     """The whole picture of one group."""
     state = seen.state if seen.state is not None else _as_the_checkpoints_say(seen.progress)
+    head, done, damaged = seen.progress.head, seen.progress.done_of_all, seen.progress.damaged
     deadline = _remaining(seen, "holddown", state.holddown_until_s)
-    partitions = tuple(_partition(seen, state, each, deadline) for each in state.partitions.values())
+    partitions = [_partition(seen, state, each, deadline) for each in state.partitions.values()]
+    # What they wait for after the partition count was changed (RES-03).
+    reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in partitions}
+    waits = key_order.reasons(head, done, reached)
     return GroupView(
         namespace=seen.key.namespace,
         queue=seen.key.queue,
         group=seen.key.group,
         rebalance_status=state.status,
         rebalance_deadline_s=deadline,
-        scale_status=key_order.scale_status(seen.progress.head, seen.progress.done_of_all, state.partitions.keys()),
-        partitions=_with_waits(seen, partitions),
+        scale_status=key_order.scale_status(head, done, state.partitions.keys()),
+        partitions=tuple(
+            replace(each, reason="; ".join(filter(None, (each.reason, waits.get(each.partition)))))
+            for each in partitions
+        ),
         flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records, *seen.damaged_flows})),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
-        damaged=tuple(
-            number for number, each in state.partitions.items() if each.stuck or number in seen.progress.damaged
-        ),
+        damaged=tuple(number for number, each in state.partitions.items() if each.stuck or number in damaged),
     )
 
 
@@ -187,41 +192,38 @@ def _last_owner(seen: GroupReading, owner: Owner | None) -> str:
 
 def _notes(seen: GroupReading) -> tuple[str, ...]:
     lost = f"who should have what is not known, the checkpoints alone tell of partitions: {seen.state_damage}"
-    return (*((lost,) if seen.state_damage else ()), *_sharing_notes(seen), *_retention_notes(seen))
-
-
-def _retention_notes(seen: GroupReading) -> tuple[str, ...]:
-    if not seen.progress.without_offsets:
-        return ()
-    note = (
+    kept = (
         "checkpoints=none: acknowledgements are not written down, so the group holds back every message since its "
         "start from going by age (`partq group remove` ends that)"
     )
-    return (note,)
+    notes = (lost if seen.state_damage else "", _sharing(seen), kept if seen.progress.without_offsets else "")
+    return tuple(filter(None, notes))
 
 
-def _sharing_notes(seen: GroupReading) -> tuple[str, ...]:
+def _sharing(seen: GroupReading) -> str:
+    """What is to be said of who shares the group, and of who leads it."""
     if seen.away:
-        return (f"who has what cannot be read now, the checkpoints alone are shown: {seen.away}",)
+        return f"who has what cannot be read now, the checkpoints alone are shown: {seen.away}"
     if not seen.kept and seen.progress.group.ownership == "none":
-        return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
+        return "ownership=none: one query has all of the group, and only its checkpoints tell of it"
     if not seen.kept:
-        return ("only the checkpoints are shown: name the place where ownership is kept with --ownership",)
+        return "only the checkpoints are shown: name the place where ownership is kept with --ownership"
     if seen.lease_damage:
-        return (f"who leads this group is not known: {seen.lease_damage}",)
+        return f"who leads this group is not known: {seen.lease_damage}"
     if seen.lease is None or not seen.lease.token:
-        return ("no coordinator leads this group: start one with `partq coordinator run`",)
+        return "no coordinator leads this group: start one with `partq coordinator run`"
     if seen.lease_age_s is not None and seen.lease_age_s > SILENT_LEADER_S:
         silent = f"the coordinator {seen.lease.name} was last heard of {seen.lease_age_s:.0f} s ago"
-        return (f"{silent}: flows go on with what they have, nothing is rebalanced; start `partq coordinator run`",)
-    return ()
+        return f"{silent}: flows go on with what they have, nothing is rebalanced; start `partq coordinator run`"
+    return ""
 
 
 def _progress(seen: GroupReading, partition: Partition) -> Progress | None:
     """What its owner says of it."""
     record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
-    is_its = record is not None and partition.owner is not None and record.instance == partition.owner.instance
-    return record.progress.get(partition.partition) if record is not None and is_its else None
+    if record is None or Owner(record.flow, record.instance) != partition.owner:
+        return None
+    return record.progress.get(partition.partition)
 
 
 def _delivered(seen: GroupReading, partition: Partition, progress: Progress | None) -> int | None:
@@ -236,19 +238,6 @@ def _delivered(seen: GroupReading, partition: Partition, progress: Progress | No
     return min(found.may_reach, at(seen.progress.head.next, partition.partition))
 
 
-def _with_waits(seen: GroupReading, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
-    """With what the partitions wait for after the partition count was changed (RES-03)."""
-    made = tuple(partitions)
-    reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in made}
-    reasons = key_order.reasons(seen.progress.head, seen.progress.done_of_all, reached)
-    return tuple(
-        replace(each, reason="; ".join(filter(None, (each.reason, reasons[each.partition]))))
-        if each.partition in reasons
-        else each
-        for each in made
-    )
-
-
 def _partition(seen: GroupReading, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
     having = partition.holder
     status = partition_status(state, partition)
@@ -257,7 +246,7 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
     progress = _progress(seen, partition)
     delivered = _delivered(seen, partition, progress)
     acknowledged = seen.progress.acknowledged(partition.partition)
-    damage = _damage(seen, partition.partition)
+    damage = str(seen.progress.damaged.get(partition.partition, ""))
     if damage and progress is not None:
         acknowledged = max(acknowledged, progress.acknowledged)
     handoff = None
@@ -316,22 +305,17 @@ def _flow(seen: GroupReading, state: GroupState, name: str) -> FlowView:
     flow = state.flows.get(name)
     having = [each.partition for each in state.partitions.values() if (owner := each.holder) and owner.flow == name]
     record, beat_age_s = seen.records.get(name), seen.beats_age_s.get(name)
-    says_bound = seen.state is None and record is not None and record.bound
+    says_bound = record is not None and record.bound
+    note = record.note if record is not None and says_bound else ""  # while it is there to say it
     return FlowView(
         flow=name,
         active=bool(flow and flow.bound and flow.active),
-        bound=flow.bound if flow is not None else says_bound,
+        bound=flow.bound if flow is not None else seen.state is None and says_bound,
         partitions=tuple(having),
         last_seen_s=beat_age_s,
-        note=_note(seen, name),
+        note=seen.damaged_flows.get(name) or note,
         silent=record is None or beat_age_s is None or beat_age_s > record.session_timeout_s / 2,
     )
-
-
-def _note(seen: GroupReading, name: str) -> str:
-    """What is wrong with its record, or what it says, while it is there to say it."""
-    record = seen.records.get(name)
-    return seen.damaged_flows.get(name) or (record.note if record is not None and record.bound else "")
 
 
 def _remaining(seen: GroupReading, timer: str, deadline_s: float | None) -> float | None:
@@ -342,9 +326,3 @@ def _remaining(seen: GroupReading, timer: str, deadline_s: float | None) -> floa
     if lease is not None and lease.state_token == seen.state_token and timer in lease.timers:
         return max(lease.timers[timer] - (seen.lease_age_s or 0.0), 0.0)
     return max(deadline_s - seen.state_age_s, 0.0)
-
-
-def _damage(seen: GroupReading, partition: int) -> str:
-    """Why its checkpoint cannot be read, and what to do."""
-    problem = seen.progress.damaged.get(partition)
-    return str(problem) if problem is not None else ""
