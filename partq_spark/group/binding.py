@@ -24,7 +24,7 @@ from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.codec import decode_state
 from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.model import FlowRecord
+from partq_spark.group.model import FlowRecord, Owner
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
 
 MAX_TRIES: Final = 5
@@ -51,9 +51,9 @@ class Life:
     updates: int = 0  # FlowChangeUpdates passed on
 
     @property
-    def instance(self) -> str:
-        """Its name."""
-        return self.says.instance
+    def me(self) -> Owner:
+        """Its name, as the owner of partitions."""
+        return Owner(self.says.flow, self.says.instance)
 
     def renew(self, sent_s: float) -> None:
         """A renewal that was sent at `sent_s` has succeeded."""
@@ -144,7 +144,7 @@ class Binder:
         backoff = self._backoff(MAX_TRIES)
         while True:
             try:
-                return self._ownership.unbind(self._key, self._flow, life.instance)
+                return self._ownership.unbind(self._key, self._flow, life.me.instance)
             except Reincarnated:
                 return None  # it belongs to a former life of the store
             except Unavailable as error:

@@ -13,7 +13,6 @@ as it is so. What follows when a checkpoint turns out to be another flow's diffe
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -28,18 +27,6 @@ from partq_spark.log import layouts
 from partq_spark.log.model import Origin, at
 
 _log = logging.getLogger("partq.flow")
-
-_FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-
-
-def checked_flow_name(name: str) -> str:
-    """`name` itself, which is in lower case already. Raises `Invalid` otherwise."""
-    if not _FLOW_NAME.fullmatch(name):
-        raise Invalid(
-            f"flow name {name!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter or "
-            "digit"
-        )
-    return name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,22 +228,17 @@ class GroupMembership(Membership):
                 now_s=self._effects.now_s(),
             )
 
-    def _start(self, partition: int) -> int | None:
-        """The offset in a partition's first checkpoint; None where offsets are not kept."""
-        return self._group.start_of(partition) if self._settings.keep_offsets else None
-
     # --- checkpoints: each raises `Fenced` if one is not this flow's any more, `Unavailable` --------------------------
 
     def _announce(self, ends: Mapping[int, int]) -> None:
         """Messages up to `ends` are about to be delivered: where the checkpoint does not cover that, it is raised."""
+
+        def raised(short: tuple[Holding, int]) -> None:
+            holding, end = short
+            self._write_one(holding, self._reach(holding, end))
+
         held = self._holdings.by_partition
-        short = [holding for partition, holding in held.items() if partition in ends]
-        short = [each for each in short if not each.covers(ends[_of(each).partition])]
-
-        def raised(holding: Holding) -> None:
-            self._write_one(holding, self._reach(holding, ends[_of(holding).partition]))
-
-        self._run(raised, short)
+        self._run(raised, [(held[p], end) for p, end in ends.items() if not held[p].covers(end)])
 
     def _save_due(self, holding: Holding, *, everything: bool) -> bool:
         """Write what is due: at its interval, or at once where a handoff or another partition waits. Whether it said

@@ -25,7 +25,7 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Holding, Standing, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.membership import GroupMembership, SessionSettings, checked_flow_name
+from partq_spark.group.membership import GroupMembership, SessionSettings
 from partq_spark.group.model import GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged
@@ -55,7 +55,7 @@ class Session(GroupMembership):
         effects: Effects | None = None,
         run: RunAll = in_a_row,
     ) -> None:
-        super().__init__(group, checkpoints, checked_flow_name(flow), settings, effects, run)
+        super().__init__(group, checkpoints, flow, settings, effects, run)
         self._ownership = ownership
         timeout_s = self._settings.session_timeout_s
         self._binder = Binder(ownership, group, flow, session_timeout_s=timeout_s, effects=self._effects)
@@ -69,7 +69,7 @@ class Session(GroupMembership):
     @property
     def instance(self) -> str | None:
         """The present instance, which may have ended; None while unbound."""
-        return self._life.instance if self._life is not None else None
+        return self._life.me.instance if self._life is not None else None
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
@@ -268,9 +268,9 @@ class Session(GroupMembership):
             raise Invalid(f"flow {self._flow!r} of group {self._group} is not bound: call bind first")
         if self._is_alive(life):
             return life
-        if life.instance != self._told_over:
-            self._told_over = life.instance
-            _log.warning("%s: instance %s ended: %s", self._name, life.instance, life.ended)
+        if life.me.instance != self._told_over:
+            self._told_over = life.me.instance
+            _log.warning("%s: instance %s ended: %s", self._name, life.me.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
             self._group.head(self._flow)  # raises where the group is gone
         # Or the next instance would mark what nobody had. It is not worth a failure.
@@ -295,7 +295,7 @@ class Session(GroupMembership):
 
     def _place(self, life: Life, state: GroupState | None) -> None:
         """What the coordinator thinks of this instance."""
-        flow = claims.flow_of(state, self._me(life))
+        flow = claims.flow_of(state, life.me)
         if flow is not None:
             life.seen = True
             for active in claims.updates_since(flow, life.updates):
@@ -310,8 +310,8 @@ class Session(GroupMembership):
             self._holdings.hold_back()
         else:
             # A drained handoff waits for it, where this flow raised what the state did not let it deliver any more.
-            self._tell(self._close(self._holdings.taken(state, self._me(life))))
-            self._claim(life, self._holdings.settle(state, self._me(life)))
+            self._tell(self._close(self._holdings.taken(state, life.me)))
+            self._claim(life, self._holdings.settle(state, life.me))
         self._write(everything=False)
 
     def _claim(self, life: Life, grants: Mapping[int, Partition]) -> None:
@@ -321,7 +321,7 @@ class Session(GroupMembership):
             if self._holdings.has_claimed((partition,)):
                 continue
             checkpoint = self._checkpoints.read(partition)
-            if checkpoint is not None and self._names_me(checkpoint, self._me(life), grant.epoch):
+            if checkpoint is not None and self._names_me(checkpoint, life.me, grant.epoch):
                 fresh[partition] = checkpoint
                 self._doubts.pop(partition, None)
                 continue
@@ -349,20 +349,17 @@ class Session(GroupMembership):
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
-    def _me(self, life: Life) -> Owner:
-        return Owner(self._flow, life.instance)
-
     def _is_answered(self, life: Life) -> bool:
         """The coordinator has taken notice, and everything that it gives at once is claimed."""
         state = self._state
-        if state is None or not life.seen or claims.is_settling(state, self._me(life)):
+        if state is None or not life.seen or claims.is_settling(state, life.me):
             return False
-        return self._holdings.has_claimed(claims.granted(state, self._me(life)))
+        return self._holdings.has_claimed(claims.granted(state, life.me))
 
     def _view(self, life: Life) -> View:
         """What is in hand now."""
         return View(
-            instance=life.instance,
-            standing=claims.standing(self._state, self._me(life)) if life.seen else Standing.UNANSWERED,
+            instance=life.me.instance,
+            standing=claims.standing(self._state, life.me) if life.seen else Standing.UNANSWERED,
             claims=self._holdings.claims(),
         )

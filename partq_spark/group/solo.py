@@ -107,7 +107,7 @@ class SoloSession(GroupMembership):
                     to=me,
                     epoch=epoch if same else epoch + 1,
                     replaces=owner if same else None,
-                    start=self._start(partition),
+                    start=self._group.start_of(partition) if self._settings.keep_offsets else None,
                     known_epoch=known or 0,
                 )
             except FenceRefused as error:
@@ -225,10 +225,8 @@ class SoloSession(GroupMembership):
             raise Invalid(f"flow {self._flow!r} of group {self._group} is not bound: call bind first")
         return self._me
 
-    def _verify(self, me: Owner) -> bool:
-        """One listing. False: something was rewound, and begins elsewhere now. Raises `Fenced`, which says who took
-        over.
-        """
+    def _verify(self, me: Owner) -> None:
+        """One listing. What was rewound begins elsewhere now. Raises `Fenced`, which says who took over."""
         now_s = self._effects.now_s()
         listed = self._checkpoints.list_checkpoints()
         rewound: list[int] = []
@@ -241,7 +239,6 @@ class SoloSession(GroupMembership):
         for partition in rewound:
             self._take_again(me, partition)
         self._verified_s = now_s
-        return not rewound
 
     def _take_again(self, me: Owner, partition: int) -> None:
         """Go on from where somebody rewound the partition to. It is held as before until that has gone well; if another
