@@ -172,7 +172,7 @@ class Binder:
             self._effects.sleep(min(interval_s, left_s))
             found = self._ownership.read_flow(self._key, self._flow)
             # Ages are by another clock and not looked at.
-            if found is not None and found.token != beat.token:
+            if found is not None and found.value.bound and found.token != beat.token:
                 moves += 1
                 still_since_s = self._effects.now_s()
             if moves == MOVES_OF_THE_LIVING:

@@ -60,6 +60,7 @@ class Place:
 HAPPENS: dict[str, tuple[dict[float, Callable[[Place], object]], float]] = {
     "it left": ({-1.0: Place.leaves}, 0.0),
     "it leaves": ({4.0: Place.leaves}, 4.0),
+    "it beats, then leaves": ({3.0: Place.beats, 6.0: Place.leaves}, 6.0),
     "it is silent": ({}, TIMEOUT_S),
     "its last beat was long on its way": ({8.0: Place.beats}, 8.0 + TIMEOUT_S),
     "the coordinator gives it up": ({4.0: Place.is_given_up}, 4.0),
