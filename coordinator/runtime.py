@@ -21,7 +21,7 @@ from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.fences import FenceRetries, carry_out, first_stuck
+from coordinator.fences import Fences, first_stuck
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log
@@ -96,7 +96,9 @@ class GroupRuntime:
         self._quiet: tuple[object, ...] | None = None  # what a whole look found to ask for nothing
         self._drains: dict[int, tuple[object, float]] = {}  # paused partitions that were looked at: what for, and when
         self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
-        self._fence_retries = FenceRetries(self._settings.handoff_look_s, self._settings.retry_most_s)
+        self._fences = Fences(
+            first_s=settings.handoff_look_s, most_s=settings.retry_most_s, now_s=self._now_s, log=log, run=run
+        )
         self._adopting = Retry(first_s=2 * settings.handoff_look_s, most_s=settings.retry_most_s, least=0.0)
         self.handoffs = Handoffs()
         """What became of them so far, for metrics."""
@@ -170,7 +172,7 @@ class GroupRuntime:
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)
-            self._fence_retries.forget()
+            self._fences.forget()
             self.handoffs.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_without_flows(pulse)):
@@ -188,7 +190,7 @@ class GroupRuntime:
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
-            fences = self._fence_retries.due(pending(written.state), self._now_s())
+            fences = self._fences.due(pending(written.state))
             if fences:
                 written = self._decide(written, self._fence(written, fences[:_FENCES_AT_ONCE], facts))
             if len(fences) > _FENCES_AT_ONCE:
@@ -220,7 +222,7 @@ class GroupRuntime:
             wait_s = min(wait_s, due_s - self._effects.now_s())
         if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
             wait_s = min(wait_s, self._settings.handoff_look_s)
-        retry_s = self._fence_retries.next_s(pending(state), self._now_s())
+        retry_s = self._fences.next_s(pending(state))
         return max(0.0, min(wait_s, max(self._settings.handoff_look_s, retry_s)))
 
     def _forget(self, reason: str) -> None:
@@ -342,19 +344,15 @@ class GroupRuntime:
 
     def _fence(self, written: Written, fences: Sequence[Partition], facts: GroupFacts) -> list[Event]:
         """Carry out what the written state waits for; what became of it, as events."""
-        stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
-        done = carry_out(
+        done = self._fences.carry_out(
             fences,
             checkpoints=self._make_checkpoints(facts),
             starts=facts.starts,
             finished=self._removed.finished(facts),
             is_asked_for=lambda: isinstance(self._store.read_state(self.key, known=written.token), Unchanged),
-            run=self._run,
-            log=self._log,
-            told=stuck,
         )
-        self.handoffs.redelivered += sum(done.marked.values())
-        return [*done.events, *self._fence_retries.tried(fences, done.failed, stuck, self._now_s())]
+        self.handoffs.redelivered += sum(each.marked for each in done)
+        return [each.event for each in done if each.event is not None]
 
     def _now_s(self) -> float:
         return self._effects.now_s()

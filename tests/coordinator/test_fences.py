@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from coordinator.core.events import CheckpointAhead, FenceStuck, PartitionFenced
-from coordinator.fences import MOST_WORDS, STUCK_AFTER_S, Carried, FenceRetries, carry_out
+from coordinator.core.events import CheckpointAhead, Event, FenceStuck, PartitionFenced
+from coordinator.fences import MOST_WORDS, STUCK_AFTER_S, Carried, Fences
 from coordinator.logs import Log
 from partq_spark.base.effects import in_a_row
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
@@ -34,7 +34,9 @@ class Stage:
     def __init__(self, *, his: bool = True) -> None:
         self.objects = MemoryStore(clock=lambda: 0.0, rng=Random(1))
         self.checkpoints = CheckpointStore(self.objects, KEY, "q")
+        self.now_s = 0.0
         self.log = Lines()
+        self.fences = Fences(first_s=0.1, most_s=5.0, now_s=lambda: self.now_s, log=Log("c"), run=in_a_row)
         if his:
             self.checkpoints.fence(0, to=HIM, epoch=2, start=0)
 
@@ -44,9 +46,9 @@ class Stage:
         marked = held.redelivered_below
         self.checkpoints.write(held, offset=offset, may_reach=may_reach, marked=marked, origin=None, swap=False)
 
-    def carry_out(self, *fences: Partition, **rest: Any) -> Carried:
+    def carry_out(self, *fences: Partition, **rest: Any) -> list[Carried]:
         given: dict[str, Any] = {"starts": {}, "finished": {}, "is_asked_for": lambda: True, **rest}
-        return carry_out(fences, checkpoints=self.checkpoints, run=in_a_row, log=Log("c"), **given)
+        return self.fences.carry_out(fences, checkpoints=self.checkpoints, **given)
 
     def mark(self, partition: int = 0) -> Checkpoint:
         found = self.checkpoints.read(partition)
@@ -58,14 +60,14 @@ def test_what_may_have_been_delivered_comes_again_marked_and_is_counted() -> Non
     stage = Stage()
     stage.write(4, 10)
     done = stage.carry_out(FENCE)
-    assert (done.events, done.marked) == ([PartitionFenced(partition=0, epoch=3, owner=HEIR)], {0: 6})
+    assert done == [(PartitionFenced(partition=0, epoch=3, owner=HEIR), 6)]
     assert (stage.mark().owner, stage.mark().redelivered_below) == (HEIR, 10)
     stage.write(50, 50)
     done = stage.carry_out(replace(FENCE, owner=HEIR, epoch=3, to=OTHER, to_epoch=4))
-    assert done.marked == {0: 0}, "what was acknowledged since does not come again"
+    assert [each.marked for each in done] == [0], "what was acknowledged since does not come again"
     stage.write(50, 60)
     nobodys = stage.carry_out(replace(FENCE, owner=OTHER, epoch=4, to=None, to_epoch=5))
-    assert nobodys.marked == {}, "it comes to nobody"
+    assert [each.marked for each in nobodys] == [0], "it comes to nobody"
     assert stage.log.all == []
 
 
@@ -74,9 +76,10 @@ def test_what_is_drained_waits_while_its_checkpoint_is_open_and_nothing_is_said(
     stage = Stage()
     stage.write(4, 10)
     done = stage.carry_out(DRAINED)
-    assert (done.events, done.failed, stage.mark().owner, stage.log.all) == ([], {}, HIM, [])
+    assert (done, stage.mark().owner, stage.log.all) == ([(None, 0)], HIM, [])
+    assert stage.fences.due([DRAINED]) == [DRAINED], "it has not failed"
     stage.write(8, 8)
-    assert stage.carry_out(DRAINED).marked == {0: 0}
+    assert [each.marked for each in stage.carry_out(DRAINED)] == [0]
     assert stage.mark().owner == HEIR
 
 
@@ -107,12 +110,12 @@ def test_the_same_epoch_again_is_for_the_same_flow_alone() -> None:
     stage, back = Stage(), Owner("a", "a2")
     stage.write(0, 10)
     done = stage.carry_out(replace(FENCE, to=back, to_epoch=2))
-    assert done.events == [PartitionFenced(partition=0, epoch=2, owner=back)]
+    assert [each.event for each in done] == [PartitionFenced(partition=0, epoch=2, owner=back)]
     assert (stage.mark().owner, stage.mark().epoch, stage.mark().redelivered_below) == (back, 2, 10)
     ahead = stage.carry_out(replace(FENCE, to_epoch=2))
-    assert ahead.events == [CheckpointAhead(partition=0, epoch=2)]
+    assert ahead == [(CheckpointAhead(partition=0, epoch=2), 0)]
     higher = stage.carry_out(replace(FENCE, owner=back, epoch=1, to_epoch=1))
-    assert higher.events == [CheckpointAhead(partition=0, epoch=2)]
+    assert higher == ahead
     assert stage.mark().owner == back
 
 
@@ -124,15 +127,15 @@ def test_a_checkpoint_that_is_not_the_former_owners_is_replaced_only_if_the_stat
         fence = replace(FENCE, owner=OTHER, to_epoch=7)
         done = stage.carry_out(fence, is_asked_for=lambda asked=asked_for: asked)
         assert stage.mark().owner == (HEIR if asked_for else HIM)
-        assert list(map(type, done.failed.values())) == ([] if asked_for else [Conflict])
-        assert len(done.events) == asked_for
+        assert [each.event is not None for each in done] == [asked_for]
+        assert len(stage.log.of("fence_failed")) == (not asked_for)
     stage = Stage()
     stage.carry_out(FENCE, is_asked_for=lambda: pytest.fail("his is his: nobody has to ask"))
     assert stage.mark().owner == HEIR
 
 
-@pytest.mark.parametrize("told", [(), (1,)])
-def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("told", ["", "damaged"])
+def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: str) -> None:
     """When it is read, or when it is written. What was said before is said in a low voice."""
     stage = Stage(his=False)
     stage.objects.swap(stage.checkpoints.name_of(1), {"offset": "nonsense"}, expected=None)
@@ -144,9 +147,11 @@ def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: tuple[i
         return swap(name, *arguments, **named)
 
     vars(stage.objects)["swap"] = refused
-    done = stage.carry_out(*(replace(FIRST, partition=number) for number in range(3)), told=told)
-    assert done.events == [PartitionFenced(partition=0, epoch=1, owner=HEIR)]
-    assert list(done.failed) == [1, 2]
+    fences = [replace(FIRST, partition=0), replace(FIRST, partition=1, stuck=told), replace(FIRST, partition=2)]
+    done = [each.event for each in stage.carry_out(*fences)]
+    assert done[::2] == [PartitionFenced(partition=0, epoch=1, owner=HEIR), None]
+    assert (done[1] is None) == bool(told)
+    assert stage.fences.due(fences) == fences[:1]
     assert [level for level, *_ in stage.log.all] == ["debug" if told else "warning", "warning"]
     first, second = stage.log.of("fence_failed")
     assert (first["partition"], second["partition"]) == (1, 2)
@@ -156,24 +161,37 @@ def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: tuple[i
 @pytest.mark.parametrize(
     ("error", "at_s", "stuck", "said"),
     [
-        (Unavailable("no answer"), 0.0, (), None),
-        (Unavailable("no answer"), STUCK_AFTER_S, (), "no answer"),
-        (Conflict("another was faster"), 0.0, (), None),
-        (Corrupt("damaged"), 0.0, (), "damaged"),
-        (Invalid("no: " + "and \n so on " * 1000), 0.0, (), ("no: " + "and so on " * 1000)[:MOST_WORDS]),
-        (Corrupt("damaged"), 0.0, (3,), None),
-        (None, 0.0, (), None),
+        (Unavailable("no answer"), 0.0, "", None),
+        (Unavailable("no answer"), STUCK_AFTER_S, "", "no answer"),
+        (Conflict("another was faster"), 0.0, "", None),
+        (Corrupt("damaged"), 0.0, "", "damaged"),
+        (Invalid("no: " + "and \n so on " * 1000), 0.0, "", ("no: " + "and so on " * 1000)[:MOST_WORDS]),
+        (Corrupt("damaged"), 0.0, "damaged", None),
+        (None, 0.0, "", None),
     ],
 )
 def test_what_becomes_of_a_fence_that_failed(
-    error: PartqError | None, at_s: float, stuck: tuple[int, ...], said: str | None
+    error: PartqError | None, at_s: float, stuck: str, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retries = FenceRetries(0.1, 5.0)
-    failed = {3: error} if error is not None else {}
-    retries.tried([NOBODYS], {3: Unavailable("first")} if at_s else {}, stuck, 0.0)
-    events = retries.tried([NOBODYS], failed, stuck, at_s)
-    assert events == ([FenceStuck(partition=3, epoch=3, reason=said)] if said is not None else [])
-    assert (retries.due([NOBODYS], at_s) == [NOBODYS]) == (error is None)
-    assert retries.next_s([NOBODYS], at_s) == pytest.approx(0.0 if error is None else 0.2 if at_s else 0.1)
-    retries.forget()
-    assert retries.due([NOBODYS], at_s) == [NOBODYS]
+    stage, fence = Stage(), replace(NOBODYS, stuck=stuck)
+
+    def tried(problem: PartqError | None) -> Event | None:
+        def fails(*_: object, **__: object) -> Checkpoint:
+            if problem is not None:
+                raise problem
+            return stage.mark()
+
+        monkeypatch.setattr(stage.checkpoints, "fence", fails)
+        (done,) = stage.carry_out(fence)
+        return done.event
+
+    if at_s:
+        tried(Unavailable("first"))
+        stage.now_s = at_s
+    event = tried(error)
+    if error is not None:
+        assert event == (FenceStuck(partition=3, epoch=3, reason=said) if said is not None else None)
+    assert (stage.fences.due([fence]) == [fence]) == (error is None)
+    assert stage.fences.next_s([fence]) == pytest.approx(0.0 if error is None else 0.2 if at_s else 0.1)
+    stage.fences.forget()
+    assert stage.fences.due([fence]) == [fence]
