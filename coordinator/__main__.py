@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinator.figures import Figures
-from coordinator.health import Answers, Decisions, PageServer, access_beside_health, serve
-from coordinator.logs import Log, coordinator_logger, one_line, print_lines
+from coordinator.health import Answers, PageServer, access_beside_health, serve
+from coordinator.logs import Listener, Log, coordinator_logger, one_line, print_lines
 from coordinator.measuring import DOCUMENT_OPERATIONS, STORE_OPERATIONS, Tally, measured
 from coordinator.metrics import samples
 from coordinator.service import Service
@@ -43,19 +43,10 @@ _COLLECT_AFTER = 50_000
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run the sidecar; returns the exit code."""
     open_standard_streams()
-    given = _parser().parse_args(arguments)
-    overrides = {
-        key: value
-        for key, value in {
-            "store.url": given.store,
-            "store.namespace": given.namespace,
-            "store.ownership": given.ownership,
-            "logs.format": "json" if given.json else None,
-        }.items()
-        if value is not None
-    }
+    given = vars(_parser().parse_args(arguments))
+    path = given.pop("config")
     try:
-        settings = load_settings(given.config, environ, overrides)
+        settings = load_settings(path, environ, {key: text for key, text in given.items() if text is not None})
         print_lines(settings.log_format, settings.log_level)
         return _serve(settings, environ)
     except PartqError as error:
@@ -64,15 +55,22 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 
 def _parser() -> argparse.ArgumentParser:
+    """What it parses is named by the settings' keys."""
     parser = argparse.ArgumentParser(
         prog="python -m coordinator",
         description="Decides which flow of a group has which partition. Any number may run; one leads a group.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration, as conf/coordinator.toml")
-    parser.add_argument("--store", metavar="URL", help="file:///absolute/dir or azure://container/prefix")
-    parser.add_argument("--namespace", metavar="NAME", help="the namespace whose groups are coordinated")
-    parser.add_argument("--ownership", metavar="URL", help="redis://host:port/db, rediss://… or store")
-    parser.add_argument("--json", action="store_true", help="log lines as JSON")
+    parser.add_argument(
+        "--store", dest="store.url", metavar="URL", help="file:///absolute/dir or azure://container/prefix"
+    )
+    parser.add_argument(
+        "--namespace", dest="store.namespace", metavar="NAME", help="the namespace whose groups are coordinated"
+    )
+    parser.add_argument(
+        "--ownership", dest="store.ownership", metavar="URL", help="redis://host:port/db, rediss://… or store"
+    )
+    parser.add_argument("--json", dest="logs.format", action="store_const", const="json", help="log lines as JSON")
     parser.add_argument("--version", action="version", version=f"coordinator {__version__}")
     return parser
 
@@ -83,8 +81,8 @@ def _serve(settings: Settings, environ: Mapping[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: early.set())
     tally, timeline = Tally(), Timeline()
-    for listener in (tally, Decisions(timeline)):
-        coordinator_logger(settings.name).addHandler(listener)
+    for hear in (tally.hear, timeline.add):
+        coordinator_logger(settings.name).addHandler(Listener(hear))
     log = Log(settings.name)
     store = measured(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store, STORE_OPERATIONS)
     # Ownership as objects is asked about once a second: what fails is asked again by its caller.

@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from coordinator.logs import FieldValue, Listener
 from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid
 from partq_spark.page.access import TOKEN_VARIABLE, Access, access, is_loopback
@@ -64,32 +63,6 @@ Metrics = Callable[[str], tuple[str, bytes]]
 """Given what a client accepts: the content type, and the text."""
 
 
-def health(path: str, now: Status) -> Answer:
-    """Of `/healthz` and `/readyz`."""
-    good = {"/healthz": now.alive, "/readyz": now.ready}.get(path)
-    if good is None:
-        return Answer(404, _TEXT, b"not here: /healthz, /readyz or /metrics\n")
-    return Answer(200 if good else 503, "application/json", json.dumps(asdict(now)).encode() + b"\n")
-
-
-def metrics_for(metrics: Metrics, access: Access | None, headers: Mapping[str, str]) -> Answer:
-    """Of `/metrics`, for a request with these headers (lower-case names). `access` None: nobody may look."""
-    if access is None:
-        return Answer(403, _TEXT, f"other machines reach this address: set {TOKEN_VARIABLE} to have metrics\n".encode())
-    if not access.knows_host(headers.get("host")):
-        return Answer(403, _TEXT, b"the Host header is not this machine's: ask localhost or 127.0.0.1\n")
-    if not access.may_look(headers):
-        text = f"send the header 'Authorization: Bearer TOKEN' with the token of {TOKEN_VARIABLE}\n"
-        return Answer(401, _TEXT, text.encode(), {"WWW-Authenticate": "Bearer"})
-    try:
-        return Answer(200, *metrics(headers.get("accept", "")))
-    except Invalid as error:
-        return Answer(501, _TEXT, f"{error}\n".encode())
-    except Exception:  # noqa: BLE001 - a mistake in metrics must not take health away
-        _log.exception("metrics could not be told")
-        return Answer(500, _TEXT, b"metrics could not be told: see the coordinator's log\n")
-
-
 def access_beside_health(host: str, environ: Mapping[str, str]) -> Access | None:
     """Who may see the metrics and the page of a server that listens on `host`; None: nobody, for there is no token and
     other machines reach it. Raises `Invalid` for a token that no header could carry.
@@ -110,8 +83,33 @@ class Answers:
     def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
         """To a request with these headers (lower-case names)."""
         if path == "/metrics" and self._metrics is not None:
-            return metrics_for(self._metrics, self._access, headers)
-        return health(path, self._status())
+            return self._refusal(headers) or self._told(self._metrics, headers.get("accept", ""))
+        now = self._status()
+        good = {"/healthz": now.alive, "/readyz": now.ready}.get(path)
+        if good is None:
+            return Answer(404, _TEXT, b"not here: /healthz, /readyz or /metrics\n")
+        return Answer(200 if good else 503, "application/json", json.dumps(asdict(now)).encode() + b"\n")
+
+    def _refusal(self, headers: Mapping[str, str]) -> Answer | None:
+        """Why metrics are not for this one."""
+        if self._access is None:
+            text = f"other machines reach this address: set {TOKEN_VARIABLE} to have metrics\n"
+            return Answer(403, _TEXT, text.encode())
+        if not self._access.knows_host(headers.get("host")):
+            return Answer(403, _TEXT, b"the Host header is not this machine's: ask localhost or 127.0.0.1\n")
+        if not self._access.may_look(headers):
+            text = f"send the header 'Authorization: Bearer TOKEN' with the token of {TOKEN_VARIABLE}\n"
+            return Answer(401, _TEXT, text.encode(), {"WWW-Authenticate": "Bearer"})
+        return None
+
+    def _told(self, metrics: Metrics, accept: str) -> Answer:
+        try:
+            return Answer(200, *metrics(accept))
+        except Invalid as error:
+            return Answer(501, _TEXT, f"{error}\n".encode())
+        except Exception:  # noqa: BLE001 - a mistake in metrics must not take health away
+            _log.exception("metrics could not be told")
+            return Answer(500, _TEXT, b"metrics could not be told: see the coordinator's log\n")
 
 
 def not_to_be_had(host: str, port: int, error: Exception) -> Invalid:
@@ -175,17 +173,6 @@ class HealthServer:
 
 OWN_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 _NEEDED: Final = ("jinja2", "starlette", "uvicorn")
-
-
-class Decisions(Listener):
-    """Gives the page's timeline what a coordinator says of groups."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        super().__init__()
-        self._timeline = timeline
-
-    def hear(self, event: str, facts: Mapping[str, FieldValue]) -> None:
-        self._timeline.add(event, facts)
 
 
 def serve(settings: Settings, answers: Answers, timeline: Timeline, access: Access | None) -> HealthServer | PageServer:

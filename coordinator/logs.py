@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -46,16 +46,16 @@ class Log:
 
 
 class Listener(logging.Handler):
-    """Hears of every event of a coordinator."""
+    """Has `hear` called with every event of a coordinator, and its facts."""
+
+    def __init__(self, hear: Callable[[str, Mapping[str, FieldValue]], None]) -> None:
+        super().__init__()
+        self._hear = hear
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = getattr(record, "facts", None)
         if facts is not None:
-            self.hear(record.getMessage(), facts)
-
-    def hear(self, event: str, facts: Mapping[str, FieldValue]) -> None:
-        """An event, and its facts."""
-        raise NotImplementedError
+            self._hear(record.getMessage(), facts)
 
 
 class Lines(logging.Formatter):

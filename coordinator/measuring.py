@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from coordinator.core.events import NOBODY, Told
 from coordinator.core.handoff import Cause
-from coordinator.logs import FieldValue, Listener
+from coordinator.logs import FieldValue
 from partq_spark.base.errors import PartqError
 from partq_spark.base.metrics import Counts, Distribution, Histogram, Metric, Sample, counter
 from partq_spark.group.model import GroupState, Phase
@@ -151,17 +151,17 @@ EVENTS: Final = counter(
 )
 
 
-class Tally(Listener):
+class Tally:
     """Of one process, for any number of threads."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.events = Counts()
         self.housekeeping = Counts()
         self.store = Calls(STORE_CALLS, STORE_ERRORS)
         self.ownership = Calls(OWNERSHIP_CALLS, OWNERSHIP_ERRORS)
 
     def hear(self, event: str, facts: Mapping[str, FieldValue]) -> None:
+        """Count an event of the log."""
         self.events.add(event)
         for fact, count in facts.items():
             if (event, fact) in HOUSEKEEPING and isinstance(count, int):

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from coordinator.health import access_beside_health, metrics_for
-from coordinator.logs import FieldValue, Lines, Log, coordinator_logger, print_lines
+from coordinator.health import Answers, access_beside_health
+from coordinator.logs import FieldValue, Lines, Listener, Log, coordinator_logger, print_lines
 from coordinator.measuring import Handoffs, Tally
 from coordinator.metrics import METRICS, GroupFigures, Picture, samples
 from partq_spark.base.errors import Unavailable
@@ -162,7 +162,7 @@ def test_there_are_never_more_series_than_the_bounds_allow(full: Picture) -> Non
 
 def test_the_log_is_counted_whatever_is_printed() -> None:
     tally, log = Tally(), Log("counted")
-    coordinator_logger("counted").addHandler(tally)
+    coordinator_logger("counted").addHandler(Listener(tally.hear))
     log("debug", "fence_failed", partition=1)
     log("info", "messages_trimmed", messages=5, reason="old")
     log("info", "messages_trimmed", messages=2, held_back=None)
@@ -195,7 +195,8 @@ def test_it_is_told_in_the_format_that_is_asked_for(full: Picture) -> None:
 def test_without_its_package_the_way_out_is_told(full: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     access = access_beside_health("127.0.0.1", {})
-    answer = metrics_for(Exposition(lambda: samples(full)), access, {"host": "localhost"})
+    answers = Answers(lambda: full.status, metrics=Exposition(lambda: samples(full)), access=access)
+    answer = answers.answer("/metrics", {"host": "localhost"})
     assert answer.status == 501
     assert answer.body == b"metrics need the package prometheus_client: install it with `pip install partq[metrics]`\n"
 
