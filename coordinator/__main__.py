@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from coordinator.figures import Figures
@@ -25,7 +25,7 @@ from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from partq_spark import __version__
 from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.base.metrics import Exposition
+from partq_spark.base.metrics import Exposition, Sample
 from partq_spark.base.process import open_standard_streams
 from partq_spark.base.words import printable
 from partq_spark.group.ownership import open_ownership
@@ -100,9 +100,13 @@ def _serve(settings: Settings, environ: Mapping[str, str]) -> int:
         return 0
     health = None
     if settings.health_port != 0:
-        figures = Figures(service, name=settings.name, namespace=settings.namespace, store=impatient, tally=tally)
+        figures = Figures(name=settings.name, namespace=settings.namespace, store=impatient, tally=tally)
+
+        def told() -> Iterator[Sample]:
+            return samples(figures.picture(service.status(), service.heads.seen(), service.groups()))
+
         access = access_beside_health(settings.health_host, environ)
-        answers = Answers(service.status, metrics=Exposition(lambda: samples(figures.picture())), access=access)
+        answers = Answers(service.status, metrics=Exposition(told), access=access)
         health = serve(settings, answers, timeline, access)
         if access is None:
             reason = f"other machines reach {settings.health_host}: set {TOKEN_VARIABLE} to have metrics and the page"

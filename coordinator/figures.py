@@ -10,16 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from coordinator.heads import GroupFacts
+from coordinator.heads import GroupFacts, Seen
 from coordinator.health import Status
 from coordinator.measuring import Tally
-from coordinator.metrics import GroupFigures, Picture, queue_samples
+from coordinator.metrics import GroupFigures, Picture
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import PartqError, Unavailable
-from partq_spark.base.metrics import Sample
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition
@@ -28,33 +27,13 @@ from partq_spark.log.codec import decode_head
 from partq_spark.log.model import at
 from partq_spark.log.publish_times import published_us
 from partq_spark.log.queue import QueueLog
-from partq_spark.objects.api import Clocked, Document, ObjectStore
+from partq_spark.objects.api import Clocked, ObjectStore
 
 LISTED_S: Final = 10.0
 """Between two listings of a group's checkpoints, which cost a request."""
 
 LOOKS_MOST_S: Final = 2.0
 """For looks into the store, at one picture; what was not reached is told by a later one."""
-
-
-class MeasuredService(Protocol):
-    """What is asked of a service."""
-
-    def status(self) -> Status: ...
-
-    def groups(self) -> Sequence[tuple[GroupRuntime, GroupFacts]]: ...
-
-    def head_documents(self) -> Mapping[str, Document]: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Queue:
-    """What is kept of a head as long as it is the same: a decoded one takes some 200 kB."""
-
-    document: Document
-    samples: list[Sample]
-    next: tuple[int, ...]
-    earliest: tuple[int, ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -90,7 +69,6 @@ class Figures:
 
     def __init__(
         self,
-        service: MeasuredService,
         *,
         name: str,
         namespace: str,
@@ -99,7 +77,6 @@ class Figures:
         effects: Effects | None = None,
         looks_most_s: float = LOOKS_MOST_S,
     ) -> None:
-        self._service = service
         self._name = name
         self._namespace = namespace
         self._store = store
@@ -107,39 +84,28 @@ class Figures:
         self._effects = effects if effects is not None else store_effects()
         self._looks_most_s = looks_most_s
         self._lock = threading.Lock()
-        self._queues: dict[str, _Queue] = {}
         self._known: dict[GroupKey, _Known] = {}
 
-    def picture(self) -> Picture:
-        """Everything, now."""
+    def picture(
+        self, status: Status, queues: Mapping[str, Seen], groups: Sequence[tuple[GroupRuntime, GroupFacts]]
+    ) -> Picture:
+        """Everything, now: what the process says of itself, all queues, and all groups that it sees."""
         with self._lock:
             looks = _Looks(until_s=self._effects.now_s() + self._looks_most_s, now_s=self._effects.now_s)
-            self._look_at_queues(self._service.head_documents())
-            groups = self._service.groups()
-            led = [each for each in groups if each[0].leading and each[0].key.queue in self._queues]
+            led = [each for each in groups if each[0].leading and each[0].key.queue in queues]
             known = {runtime.key for runtime, _ in led}
             self._known = {key: each for key, each in self._known.items() if key in known}
             return Picture(
                 name=self._name,
                 namespace=self._namespace,
-                status=self._service.status(),
-                queues={queue: each.samples for queue, each in self._queues.items()},
-                groups=[self._group(runtime, facts, self._queues[runtime.key.queue], looks) for runtime, facts in led],
+                status=status,
+                queues={queue: each.samples for queue, each in queues.items()},
+                groups=[self._group(runtime, facts, queues[runtime.key.queue], looks) for runtime, facts in led],
                 followed=[runtime.key for runtime, _ in groups if runtime.key not in known],
                 tally=self._tally,
             )
 
-    def _look_at_queues(self, documents: Mapping[str, Document]) -> None:
-        """Only those heads are decoded that changed since the last picture."""
-        before, self._queues = self._queues, {}
-        for queue, document in documents.items():
-            known = before.get(queue)
-            if known is None or known.document.etag != document.etag:
-                head = decode_head(document.body, queue)
-                known = _Queue(document=document, samples=queue_samples(head), next=head.next, earliest=head.earliest)
-            self._queues[queue] = known
-
-    def _group(self, runtime: GroupRuntime, facts: GroupFacts, queue: _Queue, looks: _Looks) -> GroupFigures:
+    def _group(self, runtime: GroupRuntime, facts: GroupFacts, queue: Seen, looks: _Looks) -> GroupFigures:
         state = runtime.state or GroupState(
             queue_id=facts.queue_id,
             settings=facts.settings,
@@ -197,7 +163,7 @@ class Figures:
         return any(known.offsets.get(number, (0, 0))[1] < at(tuple(ends), number) for number in partitions)
 
     def _ages_s(
-        self, key: GroupKey, queue: _Queue, behind: Mapping[int, int], known: _Known, looks: _Looks
+        self, key: GroupKey, queue: Seen, behind: Mapping[int, int], known: _Known, looks: _Looks
     ) -> dict[int, float]:
         """By partition, how old the message at its offset in `behind` is; without those that are not known."""
         known.published = {n: each for n, each in known.published.items() if behind.get(n) == each[0]}

@@ -1,19 +1,21 @@
 """The queues of a namespace as their heads show them, and what a coordinator has to know of each group in them.
 
-A head is read, used and kept as the bytes that it was, for metrics: some 50 kB a queue. `Heads` is safe for use by
+A head is decoded when it has changed, and kept as the bytes that it was, for metrics: some 50 kB a queue. `Heads` is safe for use by
 several threads, each on another queue.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from coordinator.metrics import queue_samples
 from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid
+from partq_spark.base.metrics import Sample
 from partq_spark.group.model import AccessType, GroupKey, GroupSettings
 from partq_spark.log import layouts, names
 from partq_spark.log.clocks import published_by
@@ -64,10 +66,17 @@ def group_facts(head: Head, group: Group) -> GroupFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Seen:
+class Seen:
+    """What is kept of a head as long as it is the same: a decoded one takes some 200 kB. `facts` are for housekeeping;
+    `samples`, and what each partition begins and ends with, for metrics.
+    """
+
     document: Document
-    queue: QueueFacts
-    groups: Mapping[GroupKey, GroupFacts] = field(default_factory=dict)
+    facts: QueueFacts
+    groups: Mapping[GroupKey, GroupFacts]
+    samples: Sequence[Sample]
+    next: tuple[int, ...]
+    earliest: tuple[int, ...]
 
 
 class Heads:
@@ -79,23 +88,16 @@ class Heads:
         self.namespace = namespace
         self._kind = group_kind(ownership) if ownership is not None else None
         self._lock = threading.Lock()
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, Seen] = {}
+
+    def seen(self) -> Mapping[str, Seen]:
+        """All queues, by name, as last seen."""
+        with self._lock:
+            return self._seen.copy()
 
     def groups(self) -> dict[GroupKey, GroupFacts]:
         """All groups of all queues, as last seen."""
-        with self._lock:
-            seen = list(self._seen.values())
-        return {key: facts for each in seen for key, facts in each.groups.items()}
-
-    def facts(self) -> dict[str, QueueFacts]:
-        """What housekeeping has to know of all queues, as last seen."""
-        with self._lock:
-            return {queue: each.queue for queue, each in self._seen.items()}
-
-    def documents(self) -> dict[str, Document]:
-        """The heads of all queues, as last seen."""
-        with self._lock:
-            return {queue: each.document for queue, each in self._seen.items()}
+        return {key: facts for each in self.seen().values() for key, facts in each.groups.items()}
 
     def queues(self) -> list[str]:
         """The queues to look at: those that are there by their folders, and those that were. Raises as the store."""
@@ -122,7 +124,14 @@ class Heads:
             if self._kind is None or made.ownership in (None, self._kind)
         }
         with self._lock:
-            self._seen[queue] = _Seen(document=document, queue=queue_facts(head), groups=groups)
+            self._seen[queue] = Seen(
+                document=document,
+                facts=queue_facts(head),
+                groups=groups,
+                samples=queue_samples(head),
+                next=head.next,
+                earliest=head.earliest,
+            )
 
     def now(self, key: GroupKey) -> GroupFacts:
         """One group, looked at now. Raises as `look`, and `Invalid` if the group is gone."""

@@ -187,7 +187,8 @@ class Housekeeper:
 
     def _find_tasks(self, now_s: float) -> None:
         """Look through all queues: once for all that is due, or there would be as many looks as queues."""
-        self._queues, self._found_s = self._heads.facts(), now_s
+        self._queues = {queue: seen.facts for queue, seen in self._heads.seen().items()}
+        self._found_s = now_s
         self._forget(self._queues)
         found = due(self._queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us())
         self._tasks = deque(found)

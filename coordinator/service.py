@@ -27,7 +27,7 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, Reincarnated
-from partq_spark.objects.api import Document, ObjectStore
+from partq_spark.objects.api import ObjectStore
 
 STOP_WAIT_S: Final = 1.2
 """For what is under way and for giving up the leases; a lease that is not given up in time ends by itself."""
@@ -67,7 +67,7 @@ class Service:
         self._ownership = ownership
         self._log = log = Log(settings.name)
         self._effects = effects or Effects()
-        self._heads = Heads(store, settings.namespace, ownership=ownership.url)
+        self.heads = Heads(store, settings.namespace, ownership=ownership.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fence_threads = ThreadPoolExecutor(settings.fence_threads, thread_name_prefix="fence")
         self._news_thread = ThreadPoolExecutor(1, thread_name_prefix="news")
@@ -80,7 +80,7 @@ class Service:
             settings,
             store=store,
             ownership=ownership,
-            heads=self._heads,
+            heads=self.heads,
             effects=self._effects,
         )
         self._schedule = Schedule(effects=self._effects, log=log)
@@ -141,10 +141,6 @@ class Service:
         """All that are seen, for metrics, from another thread."""
         return [(each.runtime, each.facts) for each in list(self._groups.values())]
 
-    def head_documents(self) -> dict[str, Document]:
-        """The heads of all queues, as they were seen last."""
-        return self._heads.documents()
-
     def run(self) -> None:
         """Until `stop`. Raises `Invalid` if the ownership store can never be used as configured."""
         self._schedule.add(self._reaching)
@@ -175,7 +171,7 @@ class Service:
             group = self._groups.get(key)
             if group is not None:
                 self._schedule.wake(group.job)
-            elif key.namespace == self._heads.namespace and (key.group == HEAD or self._may_look_for(key, now_s)):
+            elif key.namespace == self.heads.namespace and (key.group == HEAD or self._may_look_for(key, now_s)):
                 self._threads.submit(self._look_at_queue, key.queue)
 
     def _may_look_for(self, key: GroupKey, now_s: float) -> bool:
@@ -189,7 +185,7 @@ class Service:
 
     def _take_groups(self, *, all_seen: bool = False) -> None:
         """Begin and wake groups as the heads show them now. `all_seen`: all heads were looked at."""
-        found = self._heads.groups()
+        found = self.heads.groups()
         for key, facts in found.items():
             group = self._groups.get(key)
             if group is None:
@@ -221,7 +217,7 @@ class Service:
             checkpoints=lambda facts: CheckpointStore(
                 self._store, key, facts.queue_id, since=facts.since, effects=self._effects
             ),
-            facts_now=lambda: self._heads.now(key),
+            facts_now=lambda: self.heads.now(key),
             settings=self._settings,
             effects=self._effects,
             run=self._run_fences,
@@ -255,14 +251,14 @@ class Service:
         all_seen = False
         try:
             self._ownership.look_at_place()
-            names = self._heads.queues()
+            names = self.heads.queues()
             problems = [
                 problem for problem in self._look_side_by_side(self._look_at_head, names) if problem is not None
             ]
             # One that is damaged, say, is no reason to be out of order: its groups stay as they were last seen.
             if problems and len(problems) == len(names):
                 raise problems[0]
-            self._tell_whether_empty(not problems and not self._heads.documents())
+            self._tell_whether_empty(not problems and not self.heads.seen())
             if not self._groups:
                 self._probe()  # nobody else asks, and `/readyz` is to know
             all_seen = True
@@ -276,7 +272,7 @@ class Service:
             self._empty = ""
         elif not self._empty:
             self._empty = (
-                f"store {self._store.url} has no queue in namespace {self._heads.namespace!r}: if there should be one,"
+                f"store {self._store.url} has no queue in namespace {self.heads.namespace!r}: if there should be one,"
                 " see whether store.url and store.namespace name the right place; else create one"
             )
             self._log("warning", "no_queue", reason=self._empty)
@@ -292,7 +288,7 @@ class Service:
         """What was in the way is told once, and returned."""
         problem: PartqError | None = None
         try:
-            self._heads.look(queue)
+            self.heads.look(queue)
         except PartqError as error:
             problem = error
         told = one_line(problem) if problem is not None else ""
@@ -304,7 +300,7 @@ class Service:
 
     def _probe(self) -> None:
         with suppress(Reincarnated):  # it answers
-            self._ownership.read_lease(GroupKey(self._heads.namespace, "-", "-"))
+            self._ownership.read_lease(GroupKey(self.heads.namespace, "-", "-"))
 
     def _drop(self, key: GroupKey, runtime: GroupRuntime) -> None:
         try:

@@ -4,7 +4,6 @@ counted of handoffs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,11 +12,10 @@ import pytest
 from coordinator.core.events import NOBODY, Told
 from coordinator.core.handoff import Cause
 from coordinator.figures import LISTED_S, LOOKS_MOST_S, Figures
-from coordinator.heads import GroupFacts, Heads
+from coordinator.heads import Heads
 from coordinator.health import Status
 from coordinator.measuring import STORE_OPERATIONS, Handoffs, Outcome, Tally, measured
 from coordinator.metrics import Picture, samples
-from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention
@@ -27,11 +25,13 @@ from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
-from partq_spark.objects.api import Document
 from tests.coordinator.runtimes import KEY, HandFlow, World
 from tests.log.queues import send
 
 AT_ONCE: Final = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=3.0)
+
+
+WELL: Final = Status(alive=True, ready=True, looked_s=0.0, groups=1, leading=1, failing=0)
 
 
 class Scraped(World):
@@ -46,22 +46,12 @@ class Scraped(World):
         self.tally = Tally()
         store = measured(self.objects, self.tally.store, STORE_OPERATIONS)
         how = {"name": "c1", "namespace": "default"}
-        self.figures = Figures(
-            self, store=store, tally=self.tally, effects=self.effects(), looks_most_s=looks_most_s, **how
-        )
-
-    def status(self) -> Status:
-        return Status(alive=True, ready=True, looked_s=0.0, groups=1, leading=1, failing=0)
-
-    def groups(self) -> Sequence[tuple[GroupRuntime, GroupFacts]]:
-        return [(self.shown.runtime, facts) for facts in self.heads.groups().values()]
-
-    def head_documents(self) -> Mapping[str, Document]:
-        return self.heads.documents()
+        self.figures = Figures(store=store, tally=self.tally, effects=self.effects(), looks_most_s=looks_most_s, **how)
 
     def picture(self) -> Picture:
         self.heads.look(KEY.queue)
-        return self.figures.picture()
+        groups = [(self.shown.runtime, facts) for facts in self.heads.groups().values()]
+        return self.figures.picture(WELL, self.heads.seen(), groups)
 
     def lags(self) -> list[tuple[Any, Any]]:
         """Messages and seconds, by partition."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from coordinator.heads import Done, Heads, QueueFacts, Task, Work, due, queue_facts
+from coordinator.heads import Done, Heads, QueueFacts, Seen, Task, Work, due, queue_facts
 from coordinator.housekeeper import LEASE_LOOKS, RENEW_MOST_S, Housekeeper, TaskReport
 from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt
@@ -199,14 +199,16 @@ def test_a_queue_that_fails_is_told_once_and_stops_no_other(error: Exception) ->
 def test_beside_endless_work_of_one_queue_others_and_the_sweep_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House("large", "small")
     chunks = (int((house.now_s - 999) * S), int((house.now_s - 500) * S))
-    facts = {name: replace(each, chunks_us=chunks) for name, each in house.heads.facts().items()}
+    seen = {
+        name: replace(each, facts=replace(each.facts, chunks_us=chunks)) for name, each in house.heads.seen().items()
+    }
     compacted: list[str] = []
     swept: list[float] = []
     looked: list[list[str]] = []
 
-    def look_through() -> dict[str, QueueFacts]:
+    def look_through() -> dict[str, Seen]:
         looked.append(house.done.copy())
-        return facts
+        return seen
 
     def sweep(_: float) -> int:
         swept.append(house.now_s)
@@ -218,7 +220,7 @@ def test_beside_endless_work_of_one_queue_others_and_the_sweep_have_their_turn(m
             compacted.append(task.queue)
         return task.queue == "large"
 
-    monkeypatch.setattr(house.heads, "facts", look_through)
+    monkeypatch.setattr(house.heads, "seen", look_through)
     monkeypatch.setattr(house.objects, "sweep_temporary", sweep)
     house.does = endless
     keeper = house.keeper()

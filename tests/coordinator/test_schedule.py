@@ -255,7 +255,7 @@ def test_what_goes_wrong_in_a_thread_that_nobody_asks_is_told(monkeypatch: pytes
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr(coordinator.runtime, "drop", fail)
-    monkeypatch.setattr(service._heads, "look", fail)
+    monkeypatch.setattr(service.heads, "look", fail)
     service._drop(KEY, coordinator.runtime)
     service._look_at_queue(KEY.queue)
     (dropped,), (looked,) = world.log.of("drop_failed"), world.log.of("head_failed")
