@@ -1,7 +1,7 @@
 """The queues of a namespace as their heads show them, and what a coordinator has to know of each group in them.
 
-A head is decoded when it has changed, and kept as the bytes that it was, for metrics: some 50 kB a queue. `Heads` is safe for use by
-several threads, each on another queue.
+A head is decoded when it has changed, and kept as the bytes that it was, for metrics: some 50 kB a queue. `Heads` is
+safe for use by several threads, each on another queue.
 """
 
 from __future__ import annotations

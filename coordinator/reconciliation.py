@@ -28,17 +28,6 @@ LOOK_S: Final = 5.0  # between two listings while a checkpoint is damaged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointMarks:
-    """What the checkpoints say of ownership. `damaged`: of these nobody knows. `repaired`: of these it was not known
-    when they were listed before.
-    """
-
-    marks: Mapping[int, CheckpointMark]
-    damaged: frozenset[int] = frozenset()
-    repaired: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Adopted:
     """The state that a new leader begins with, still to be written in place of the one at `token`."""
 
@@ -70,22 +59,19 @@ class Reconciliation:
         """Whether a checkpoint was damaged, and may have been repaired."""
         return bool(self._damaged) and self._now_s() - self._listed_s >= LOOK_S
 
-    def list_checkpoints(self, facts: GroupFacts) -> CheckpointMarks:
-        """List the checkpoints of a group with these facts, which were read before. Raises `Unavailable`."""
+    def _list(self, facts: GroupFacts) -> Mapping[int, CheckpointMark]:
+        """What the checkpoints of a group with these facts, which were read before, say of ownership; those that are
+        damaged are remembered. Raises `Unavailable`.
+        """
         self._rewinds = facts.rewinds
         found, damaged = self._make_checkpoints(facts).list_readable()
         self._listed_s = self._now_s()
         for number in sorted(damaged.keys() - self._damaged):
             self._log("error", "checkpoint_damaged", partition=number, reason=str(damaged[number]))
-        repaired = self._damaged - damaged.keys()
-        for number in sorted(repaired):
+        for number in sorted(self._damaged - damaged.keys()):
             self._log("info", "checkpoint_repaired", partition=number, reason="it can be read")
         self._damaged = frozenset(damaged)
-        return CheckpointMarks(
-            marks={number: CheckpointMark(epoch=each.epoch, owner=each.owner) for number, each in found.items()},
-            damaged=self._damaged,
-            repaired=repaired,
-        )
+        return {number: CheckpointMark(epoch=each.epoch, owner=each.owner) for number, each in found.items()}
 
     def adopt(
         self,
@@ -107,13 +93,13 @@ class Reconciliation:
         if state is None:
             known = [record.session_timeout_s for record in store.read_flows(self._key).values()]
             session_timeout_s = max([session_timeout_s, *known])
-        listed = self.list_checkpoints(facts)
+        marks = self._list(facts)
         if state is None:
             state = initial_state(
                 queue_id=facts.queue_id,
                 settings=facts.settings,
                 partitions=facts.partitions,
-                checkpoints=listed.marks,
+                checkpoints=marks,
                 session_timeout_s=session_timeout_s,
                 now_s=self._now_s(),
             )
@@ -121,16 +107,14 @@ class Reconciliation:
             state = with_timers(state, timers)
         told: list[Told] = []
         if is_unclaimed(state):
-            listed = CheckpointMarks(marks={})
-        for event in tuple(_what_differs(state, facts, listed)):
+            marks = {}
+        for event in (*differences(state, marks, self._damaged), *_altered(state, facts, marks)):
             state, more = decide(state, event, self._now_s())
             told.extend(more)
         token = found.token if found is not None else None
         return Adopted(state=state, token=token, told=tuple(told), reason=reason, level=level)
 
-    def look(
-        self, state: GroupState, facts: GroupFacts, confirmed: Callable[[GroupFacts], GroupFacts]
-    ) -> Iterator[Event]:
+    def look(self, state: GroupState, facts: GroupFacts, confirmed: Callable[[], GroupFacts]) -> Iterator[Event]:
         """What the head has that the state does not know of: other settings, other partitions, rewinds. Only then, and
         when a group is adopted, are its checkpoints listed (CHK-03), and while one of them is damaged.
 
@@ -141,15 +125,14 @@ class Reconciliation:
         def is_news(seen: GroupFacts) -> bool:
             return altered(state, seen) or seen.rewinds != self._rewinds
 
-        news = is_news(facts) and is_news(facts := confirmed(facts))
+        news = is_news(facts) and is_news(facts := confirmed())
         if not news and not self.is_due:
             return
-        rewound = facts.rewinds != self._rewinds
-        listed = self.list_checkpoints(facts)
-        if (rewound or listed.repaired) and not is_unclaimed(state):
-            yield from differences(state, listed.marks, listed.damaged)
-        if altered(state, facts):
-            yield _queue_altered(facts, listed)
+        rewound, damaged = facts.rewinds != self._rewinds, self._damaged
+        marks = self._list(facts)
+        if (rewound or damaged - self._damaged) and not is_unclaimed(state):
+            yield from differences(state, marks, self._damaged)
+        yield from _altered(state, facts, marks)
 
 
 def altered(state: GroupState, facts: GroupFacts) -> bool:
@@ -191,15 +174,10 @@ def _read(
     return state, "info", "the lease was taken over"
 
 
-def _what_differs(state: GroupState, facts: GroupFacts, listed: CheckpointMarks) -> Iterator[Event]:
-    yield from differences(state, listed.marks, listed.damaged)
+def _altered(state: GroupState, facts: GroupFacts, marks: Mapping[int, CheckpointMark]) -> Iterator[Event]:
     if altered(state, facts):
-        yield _queue_altered(facts, listed)
-
-
-def _queue_altered(facts: GroupFacts, listed: CheckpointMarks) -> QueueAltered:
-    epochs = {number: mark.epoch for number, mark in listed.marks.items()}
-    return QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs)
+        epochs = {number: mark.epoch for number, mark in marks.items()}
+        yield QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs)
 
 
 # --- what flows say, as events ----------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class GroupRuntime:
         *,
         store: Ownership,
         checkpoints: Callable[[GroupFacts], CheckpointStore],
-        facts_now: Callable[[], GroupFacts] | None = None,
+        facts_now: Callable[[], GroupFacts],
         settings: Settings,
         effects: Effects | None = None,
         run: RunAll = in_a_row,
@@ -165,7 +165,7 @@ class GroupRuntime:
 
     def _step(self, facts: GroupFacts) -> float:
         if self._written is not None and facts.queue_id != self._queue_id:
-            facts = self._confirmed(facts)
+            facts = self._confirmed()
         if self._written is not None and self._queue_id != facts.queue_id:
             self._forget("the queue is another one")
         pulse = self._leadership.look(self._written.owners if self._written is not None else ())
@@ -181,7 +181,7 @@ class GroupRuntime:
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("another coordinator wrote the state")
         written = self._written
-        facts = self._confirmed(facts) if written is None else self._whole(facts)
+        facts = self._confirmed() if written is None else self._whole(facts)
         if written is None:
             written = self._adopt(facts)
         if self._is_quiet(written, facts, pulse):
@@ -295,11 +295,11 @@ class GroupRuntime:
             if closed:
                 yield PartitionDrained(partition=each.partition, epoch=each.epoch)
 
-    def _confirmed(self, facts: GroupFacts) -> GroupFacts:
+    def _confirmed(self) -> GroupFacts:
         """The facts as they are now. Those of a step may be some seconds old, and a former leader may have acted on
         newer ones: what it added must not be taken for removed.
         """
-        return self._whole(self._facts_now() if self._facts_now is not None else facts)
+        return self._whole(self._facts_now())
 
     def _whole(self, facts: GroupFacts) -> GroupFacts:
         """The facts with the removed partitions that are not delivered to their end yet."""
