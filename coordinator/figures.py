@@ -8,7 +8,7 @@ where no flow's heartbeat says it, and when a message was published that is olde
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +21,8 @@ from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition
+from partq_spark.group.model import GroupKey, GroupState, Partition
+from partq_spark.group.status import said_by_owner
 from partq_spark.log import clocks
 from partq_spark.log.codec import decode_head
 from partq_spark.log.model import at
@@ -38,28 +39,14 @@ LOOKS_MOST_S: Final = 2.0
 
 @dataclass(kw_only=True, slots=True)
 class _Known:
-    """What was looked up for one group, as long as it is the same: `offsets` by partition and epoch, `published` by
-    partition and offset. `listed`: for which epochs, and up to which ends, checkpoints were listed last.
+    """What was looked up for one group, by partition: how far it is acknowledged, and when the message at an offset was
+    published. `listed`: for which epochs, and up to which ends, checkpoints were listed last.
     """
 
-    identity: tuple[str, int]
-    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)
     published: dict[int, tuple[int, int]] = field(default_factory=dict)
     listed: tuple[list[int], tuple[int, ...]] | None = None
     listed_s: float = 0.0
-
-
-@dataclass(kw_only=True, slots=True)
-class _Looks:
-    """How long the store may still be looked into for this picture."""
-
-    until_s: float
-    now_s: Callable[[], float]
-    is_away: bool = False
-
-    @property
-    def are_allowed(self) -> bool:
-        return not self.is_away and self.now_s() < self.until_s
 
 
 class Figures:
@@ -84,41 +71,40 @@ class Figures:
         self._effects = effects if effects is not None else store_effects()
         self._looks_most_s = looks_most_s
         self._lock = threading.Lock()
-        self._known: dict[GroupKey, _Known] = {}
+        self._may_look_until_s = 0.0  # for this picture
+        self._known: dict[tuple[GroupKey, str, int], _Known] = {}  # for as long as a group is the same, and not rewound
 
     def picture(
         self, status: Status, queues: Mapping[str, Seen], groups: Sequence[tuple[GroupRuntime, GroupFacts]]
     ) -> Picture:
         """Everything, now: what the process says of itself, all queues, and all groups that it sees."""
         with self._lock:
-            looks = _Looks(until_s=self._effects.now_s() + self._looks_most_s, now_s=self._effects.now_s)
+            self._may_look_until_s = self._effects.now_s() + self._looks_most_s
             led = [each for each in groups if each[0].leading and each[0].key.queue in queues]
-            known = {runtime.key for runtime, _ in led}
-            self._known = {key: each for key, each in self._known.items() if key in known}
+            lives = [(runtime.key, facts.queue_id, facts.rewinds) for runtime, facts in led]
+            self._known = {life: self._known.get(life) or _Known() for life in lives}
+            keys = {key for key, *_ in lives}
             return Picture(
                 name=self._name,
                 namespace=self._namespace,
                 status=status,
                 queues={queue: each.samples for queue, each in queues.items()},
-                groups=[self._group(runtime, facts, queues[runtime.key.queue], looks) for runtime, facts in led],
-                followed=[runtime.key for runtime, _ in groups if runtime.key not in known],
+                groups=[self._group(runtime, facts, queues[runtime.key.queue]) for runtime, facts in led],
+                followed=[runtime.key for runtime, _ in groups if runtime.key not in keys],
                 tally=self._tally,
             )
 
-    def _group(self, runtime: GroupRuntime, facts: GroupFacts, queue: Seen, looks: _Looks) -> GroupFigures:
+    def _group(self, runtime: GroupRuntime, facts: GroupFacts, queue: Seen) -> GroupFigures:
         state = runtime.state or GroupState(
             queue_id=facts.queue_id,
             settings=facts.settings,
             partitions={number: Partition(partition=number) for number in facts.partitions},
         )
-        identity = facts.queue_id, facts.rewinds
-        known = self._known.get(runtime.key)
-        if known is None or known.identity != identity:
-            known = self._known[runtime.key] = _Known(identity=identity)
-        reached = self._acknowledged(runtime, facts, state.partitions, known, looks, queue.next)
+        known = self._known[runtime.key, facts.queue_id, facts.rewinds]
+        reached = self._acknowledged(runtime, facts, state.partitions, known, queue.next)
         lags = {number: max(at(queue.next, number) - offset, 0) for number, offset in reached.items()}
         behind = {n: max(reached[n], at(queue.earliest, n)) for n, lag in lags.items() if lag}
-        ages_s = self._ages_s(runtime.key, queue, behind, known, looks)
+        ages_s = self._ages_s(runtime.key, queue, behind, known)
         ages_s |= {number: 0.0 for number, lag in lags.items() if not lag}
         return GroupFigures(key=runtime.key, state=state, lags=lags, ages_s=ages_s, handoffs=runtime.handoffs)
 
@@ -128,7 +114,6 @@ class Figures:
         facts: GroupFacts,
         partitions: Mapping[int, Partition],
         known: _Known,
-        looks: _Looks,
         ends: tuple[int, ...],
     ) -> dict[int, int]:
         """How far each partition is acknowledged: by its owner's heartbeat, else by its checkpoint. These are listed
@@ -137,59 +122,53 @@ class Figures:
         """
         unknown = []
         for number, partition in partitions.items():
-            offset = _said(partition, runtime.flows)
-            if offset is not None:
-                known.offsets[number] = partition.epoch, offset
+            said = said_by_owner(partition, runtime.flows)
+            if said is not None:
+                known.offsets[number] = said.acknowledged
             else:
                 unknown.append(number)
         case = [partitions[number].epoch for number in unknown], ends
-        is_due = known.listed is None or looks.now_s() - known.listed_s >= LISTED_S
-        owned = [number for number in unknown if partitions[number].owner is not None]
-        if unknown and looks.are_allowed and is_due and (case != known.listed or self._is_behind(known, owned, ends)):
+        is_due = known.listed is None or self._effects.now_s() - known.listed_s >= LISTED_S
+        may_get_on = any(partitions[n].owner and known.offsets.get(n, 0) < at(ends, n) for n in unknown)
+        if unknown and self._may_look and is_due and (case != known.listed or may_get_on):
             store = CheckpointStore(self._store, runtime.key, facts.queue_id, since=facts.since, effects=self._effects)
             try:
                 found, damaged = store.list_readable()
             except PartqError as error:
-                looks.is_away = isinstance(error, Unavailable)
+                self._failed(error)
             else:
-                known.listed, known.listed_s = case, looks.now_s()
+                known.listed, known.listed_s = case, self._effects.now_s()
                 for number in unknown:
                     if number not in damaged:
-                        offset = acknowledged_to(found.get(number), facts.starts.get(number, 0))
-                        known.offsets[number] = partitions[number].epoch, offset
-        return {number: known.offsets[number][1] for number in partitions if number in known.offsets}
+                        known.offsets[number] = acknowledged_to(found.get(number), facts.starts.get(number, 0))
+        return {number: known.offsets[number] for number in partitions if number in known.offsets}
 
-    def _is_behind(self, known: _Known, partitions: Sequence[int], ends: Sequence[int]) -> bool:
-        return any(known.offsets.get(number, (0, 0))[1] < at(tuple(ends), number) for number in partitions)
-
-    def _ages_s(
-        self, key: GroupKey, queue: Seen, behind: Mapping[int, int], known: _Known, looks: _Looks
-    ) -> dict[int, float]:
+    def _ages_s(self, key: GroupKey, queue: Seen, behind: Mapping[int, int], known: _Known) -> dict[int, float]:
         """By partition, how old the message at its offset in `behind` is; without those that are not known."""
         known.published = {n: each for n, each in known.published.items() if behind.get(n) == each[0]}
         unknown = {number: offset for number, offset in behind.items() if number not in known.published}
         if not behind:
             return {}
-        if unknown and looks.are_allowed:
+        if unknown and self._may_look:
             log = QueueLog(self._store, key.namespace, key.queue, self._effects)
             log.remember(decode_head(queue.document.body, log.head_name), queue.document.etag)
             try:
                 found = published_us(log, log.head, unknown)
             except PartqError as error:  # what was collected meanwhile, or is damaged, is of this group alone
-                looks.is_away = isinstance(error, Unavailable)
+                self._failed(error)
             else:
                 known.published |= {number: (unknown[number], at_us) for number, at_us in found.items()}
         now_us = clocks.agreed_us(self._effects.time_us(), self._store_time_us())
         return {number: max(now_us - at_us, 0) / 1e6 for number, (_, at_us) in known.published.items()}
 
+    @property
+    def _may_look(self) -> bool:
+        return self._effects.now_s() < self._may_look_until_s
+
+    def _failed(self, error: PartqError) -> None:
+        """One outage is met once in a picture."""
+        if isinstance(error, Unavailable):
+            self._may_look_until_s = 0.0
+
     def _store_time_us(self) -> int | None:
         return self._store.time_us() if isinstance(self._store, Clocked) else None
-
-
-def _said(partition: Partition, flows: Mapping[str, FlowRecord]) -> int | None:
-    """How far its owner says that it is."""
-    record = flows.get(partition.owner.flow) if partition.owner is not None else None
-    if record is None or partition.owner is None or record.instance != partition.owner.instance:
-        return None
-    progress = record.progress.get(partition.partition)
-    return progress.acknowledged if progress is not None else None

@@ -218,9 +218,9 @@ def _sharing(seen: GroupReading) -> str:
     return ""
 
 
-def _progress(seen: GroupReading, partition: Partition) -> Progress | None:
+def said_by_owner(partition: Partition, records: Mapping[str, FlowRecord]) -> Progress | None:
     """What its owner says of it."""
-    record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
+    record = records.get(partition.owner.flow) if partition.owner is not None else None
     if record is None or Owner(record.flow, record.instance) != partition.owner:
         return None
     return record.progress.get(partition.partition)
@@ -243,7 +243,7 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
     status = partition_status(state, partition)
     if status is PartitionStatus.UNBOUND and seen.is_alone:
         status = PartitionStatus.READY
-    progress = _progress(seen, partition)
+    progress = said_by_owner(partition, seen.records)
     delivered = _delivered(seen, partition, progress)
     acknowledged = seen.progress.acknowledged(partition.partition)
     damage = str(seen.progress.damaged.get(partition.partition, ""))
