@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from coordinator.logs import FieldValue, Log, one_line
 from partq_spark.base.effects import Effects
-from partq_spark.base.retry import Retry, Uniform
+from partq_spark.base.retry import Retry
 
 TURN_S: Final = 2.5
 """The longest wait without a sign of life."""
@@ -48,8 +48,8 @@ class Job:
     """Work that is done step by step; `step` returns the seconds until the next one. Changed by the thread of its
     schedule alone.
 
-    Trouble is logged as `failed`, at `level` and with `facts`; that it is over, as `recovered`. A `leader` gives up its
-    lease when the schedule ends.
+    Trouble is logged as `failed`, at `level` and with `facts`, once a minute while it stays the same; that it is over,
+    as `recovered`. A `leader` gives up its lease when the schedule ends.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class Job:
         step: Callable[[], float],
         threads: Executor,
         *,
+        log: Log,
+        effects: Effects,
         retry_most_s: float,
         failed: str,
         recovered: str,
@@ -71,13 +73,15 @@ class Job:
         self.running = False
         self.retry = Retry(first_s=_FIRST_RETRY_S, most_s=retry_most_s)
         self.problem = ""
-        self.failed_event, self.recovered_event, self.level, self.facts = failed, recovered, level, facts
+        self._log, self._effects = log, effects
+        self._failed, self._recovered, self._level, self._facts = failed, recovered, level, facts
         self._news = False  # came while it was running
         self._credit = _NEWS_BURST
         self._credit_s = self._told_s = -math.inf
 
-    def woken(self, now_s: float) -> None:
+    def woken(self) -> None:
         """There are news: a step at once, unless there were many of late."""
+        now_s = self._effects.now_s()
         if self.running:
             self._news = True
             return
@@ -90,28 +94,30 @@ class Job:
             self._credit -= 1.0
             self.due_s = now_s + wait_s
 
-    def stepped(self, next_s: float, now_s: float) -> int:
-        """A step has ended well; returns how many had failed before it."""
+    def stepped(self, next_s: float) -> None:
+        """A step has ended well."""
+        now_s = self._effects.now_s()
         self.running = False
         self.due_s = now_s + next_s
-        failures, self.problem = self.retry.failures, ""
-        self.retry.succeeded()
+        self.problem = ""
+        if self.retry.failures:
+            self._log("info", self._recovered, **self._facts, failures=self.retry.failures)
+            self.retry.succeeded()
         if self._news:
             self._news = False
-            self.woken(now_s)
-        return failures
+            self.woken()
 
-    def failed(self, problem: str, now_s: float, uniform: Uniform) -> bool:
-        """A step has failed: a pause. Whether this is worth a line in the log."""
+    def failed(self, problem: str) -> None:
+        """A step has failed: a pause."""
+        now_s = self._effects.now_s()
         self.running = False
         self._news = False
         self.retry.failed(now_s)
-        self.due_s = now_s + (self.retry.pause_s(now_s, uniform) or 0.0)
-        tell = problem != self.problem or now_s - self._told_s >= _REPEAT_LOG_S
-        if tell:
+        self.due_s = now_s + (self.retry.pause_s(now_s, self._effects.uniform) or 0.0)
+        if problem != self.problem or now_s - self._told_s >= _REPEAT_LOG_S:
             self._told_s = now_s
+            self._log(self._level, self._failed, **self._facts, reason=problem)
         self.problem = problem
-        return tell
 
 
 class Schedule:
@@ -119,9 +125,8 @@ class Schedule:
     last seen at work.
     """
 
-    def __init__(self, *, effects: Effects, log: Log) -> None:
+    def __init__(self, effects: Effects) -> None:
         self._effects = effects
-        self._log = log
         self._jobs: set[Job] = set()
         # When jobs are due, and in which order that was found out. What is not a job's present time any more stays in
         # it until that time has come: a coordinator of 200 groups must not look through all of them at each turn.
@@ -149,7 +154,7 @@ class Schedule:
     def wake(self, job: Job) -> None:
         """There are news for it."""
         due_s = job.due_s
-        job.woken(self._effects.now_s())
+        job.woken()
         if job.due_s != due_s:
             self._put(job)
 
@@ -204,25 +209,14 @@ class Schedule:
     def _work(self, job: Job) -> None:
         """One step, on a thread of an executor; what goes wrong in it does not stop the others."""
         try:
-            next_s = job.step()
+            ended = partial(job.stepped, job.step())
         except Exception as problem:  # noqa: BLE001 - a mistake in one job must not end the others
-            self.call(partial(self._failed, job, one_line(problem)))
-        else:
-            self.call(partial(self._stepped, job, next_s))
+            ended = partial(job.failed, one_line(problem))
+        self.call(partial(self._ended, job, ended))
 
-    def _stepped(self, job: Job, next_s: float) -> None:
-        failures = job.stepped(next_s, self._effects.now_s())
+    def _ended(self, job: Job, ended: Callable[[], None]) -> None:
+        ended()
         self._put(job)
-        if failures:
-            self._log("info", job.recovered_event, **job.facts, failures=failures)
-        if self._ending:
-            self._begin_release(job)
-
-    def _failed(self, job: Job, problem: str) -> None:
-        tell = job.failed(problem, self._effects.now_s(), self._effects.uniform)
-        self._put(job)
-        if tell:
-            self._log(job.level, job.failed_event, **job.facts, reason=problem)
         if self._ending:
             self._begin_release(job)
 

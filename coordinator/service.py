@@ -65,7 +65,7 @@ class Service:
         self._settings = settings
         self._store = store
         self._ownership = ownership
-        self._log = log = Log(settings.name)
+        self._log = Log(settings.name)
         self._effects = effects or Effects()
         self.heads = Heads(store, settings.namespace, ownership=ownership.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
@@ -83,8 +83,8 @@ class Service:
             heads=self.heads,
             effects=self._effects,
         )
-        self._schedule = Schedule(effects=self._effects, log=log)
-        self._make_job = partial(Job, retry_most_s=settings.retry_most_s)
+        self._schedule = Schedule(self._effects)
+        self._make_job = partial(Job, log=self._log, effects=self._effects, retry_most_s=settings.retry_most_s)
         self._reaching = self._make_job(
             self._reach_ownership,
             self._threads,

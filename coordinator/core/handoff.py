@@ -7,8 +7,9 @@ not decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from partq_spark.group.model import Owner, Partition, Phase
 
@@ -43,8 +44,7 @@ class Cause(StrEnum):
     STUCK = "stuck"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """One edge: in `phase`, `step` leads to `then` (None: the partition is gone, its epoch is kept as retired), for
     one of these causes, each in words.
     """
@@ -55,13 +55,9 @@ class Edge:
     causes: Mapping[Cause, str]
 
 
-def _in(phase: Phase, step: Step, then: Phase | None, causes: Mapping[Cause, str]) -> Edge:
-    return Edge(phase=phase, step=step, then=then, causes=causes)
-
-
 TABLE: tuple[Edge, ...] = (
     # --- nobody has it ------------------------------------------------------------------------------------------------
-    _in(
+    Edge(
         Phase.FREE,
         Step.FENCE,
         Phase.FENCING,
@@ -70,10 +66,10 @@ TABLE: tuple[Edge, ...] = (
             Cause.AHEAD: "its checkpoint says something else: for nobody, above that",
         },
     ),
-    _in(Phase.FREE, Step.DROP, None, {Cause.REMOVE: "the queue has fewer partitions now"}),
+    Edge(Phase.FREE, Step.DROP, None, {Cause.REMOVE: "the queue has fewer partitions now"}),
     # --- a flow has it ------------------------------------------------------------------------------------------------
-    _in(Phase.OWNED, Step.PAUSE, Phase.PAUSED, {Cause.MOVE: "the plan moves it from one bound flow to another"}),
-    _in(
+    Edge(Phase.OWNED, Step.PAUSE, Phase.PAUSED, {Cause.MOVE: "the plan moves it from one bound flow to another"}),
+    Edge(
         Phase.OWNED,
         Step.FENCE,
         Phase.FENCING,
@@ -87,8 +83,8 @@ TABLE: tuple[Edge, ...] = (
         },
     ),
     # --- a flow has it and gets nothing new ---------------------------------------------------------------------------
-    _in(Phase.PAUSED, Step.RESUME, Phase.OWNED, {Cause.KEEP: "the receiving flow is lost: same owner, same epoch"}),
-    _in(
+    Edge(Phase.PAUSED, Step.RESUME, Phase.OWNED, {Cause.KEEP: "the receiving flow is lost: same owner, same epoch"}),
+    Edge(
         Phase.PAUSED,
         Step.FENCE,
         Phase.FENCING,
@@ -101,11 +97,11 @@ TABLE: tuple[Edge, ...] = (
         },
     ),
     # --- its checkpoint is being rewritten: left only by completing, or by another fence ------------------------------
-    _in(Phase.FENCING, Step.ASSIGN, Phase.OWNED, {Cause.FENCED: "it is done for a flow, bound or lost"}),
-    _in(Phase.FENCING, Step.FREE, Phase.FREE, {Cause.FENCED: "it is done for nobody"}),
-    _in(Phase.FENCING, Step.DROP, None, {Cause.FENCED: "it is done for nobody, and the partition was removed"}),
-    _in(Phase.FENCING, Step.STICK, Phase.FENCING, {Cause.STUCK: "it cannot be rewritten: nobody else waits for it"}),
-    _in(
+    Edge(Phase.FENCING, Step.ASSIGN, Phase.OWNED, {Cause.FENCED: "it is done for a flow, bound or lost"}),
+    Edge(Phase.FENCING, Step.FREE, Phase.FREE, {Cause.FENCED: "it is done for nobody"}),
+    Edge(Phase.FENCING, Step.DROP, None, {Cause.FENCED: "it is done for nobody, and the partition was removed"}),
+    Edge(Phase.FENCING, Step.STICK, Phase.FENCING, {Cause.STUCK: "it cannot be rewritten: nobody else waits for it"}),
+    Edge(
         Phase.FENCING,
         Step.FORCE,
         Phase.FENCING,
@@ -114,7 +110,7 @@ TABLE: tuple[Edge, ...] = (
             Cause.LOST: "the same, and its owner is lost",
         },
     ),
-    _in(
+    Edge(
         Phase.FENCING,
         Step.FENCE,
         Phase.FENCING,

@@ -58,11 +58,12 @@ class Turns:
         self.now_s = 100.0
         self.log = Lines()
         self.threads = Later()
-        self.schedule = Schedule(effects=Effects(now_s=lambda: self.now_s, uniform=middle), log=Log("c"))
+        self.effects = Effects(now_s=lambda: self.now_s, uniform=middle)
+        self.schedule = Schedule(self.effects)
 
     def add(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:
         words = {"failed": "job_failed", "recovered": "job_recovered", "job": "the job"}
-        made = Job(step, self.threads, retry_most_s=5.0, leader=leader, **words)
+        made = Job(step, self.threads, log=Log("c"), effects=self.effects, retry_most_s=5.0, leader=leader, **words)
         self.schedule.add(made)
         return made
 
@@ -96,45 +97,58 @@ def turns() -> Turns:
 def entry(turns: Turns) -> Job:
     """One that was done a moment ago, and is due in a second."""
     made = turns.add()
-    made.stepped(1.0, 100.0)
+    made.stepped(1.0)
     return made
 
 
 # --- one job ----------------------------------------------------------------------------------------------------------
 
 
-def test_news_in_quiet_times_are_looked_at_at_once_and_never_make_it_later(entry: Job) -> None:
-    entry.woken(100.5)
+def test_news_in_quiet_times_are_looked_at_at_once_and_never_make_it_later(turns: Turns, entry: Job) -> None:
+    turns.now_s = 100.5
+    entry.woken()
     assert entry.due_s == 100.5
     entry.running = True
-    entry.woken(100.2)
-    entry.stepped(1.0, 100.3)
-    assert entry.due_s < 100.5, "those that come while it is looked at are not lost"
+    turns.now_s = 100.6
+    entry.woken()
+    turns.now_s = 100.7
+    entry.stepped(1.0)
+    assert entry.due_s < 101.0, "those that come while it is looked at are not lost"
 
 
-def test_a_flood_of_news_is_looked_at_ten_times_a_second(entry: Job) -> None:
+def test_a_flood_of_news_is_looked_at_ten_times_a_second(turns: Turns, entry: Job) -> None:
     looks = 0
     for millisecond in range(2000):
-        now_s = 100.0 + millisecond / 1000
-        entry.woken(now_s)
-        if entry.due_s <= now_s:
+        turns.now_s = 100.0 + millisecond / 1000
+        entry.woken()
+        if entry.due_s <= turns.now_s:
             looks += 1
-            entry.stepped(1.0, now_s)
+            entry.stepped(1.0)
     assert 18 <= looks <= 27
 
 
-def test_pauses_after_failures_grow_are_not_cut_short_and_the_same_trouble_is_told_once_a_minute(entry: Job) -> None:
+def test_pauses_after_failures_grow_are_not_cut_short_and_the_same_trouble_is_told_once_a_minute(
+    turns: Turns, entry: Job
+) -> None:
     pauses = []
     for _ in range(8):
-        entry.failed("away", 100.0, middle)
-        entry.woken(100.0)
+        entry.failed("away")
+        entry.woken()
         pauses.append(round(entry.due_s - 100.0, 3))
     assert pauses == [0.075, 0.15, 0.3, 0.6, 1.2, 2.4, 3.75, 3.75]
-    assert entry.stepped(1.0, 200.0) == 8
+    turns.now_s = 200.0
+    entry.stepped(1.0)
     assert entry.retry.failures == 0
-    told = [entry.failed("away", 300.0 + second, middle) for second in range(125)]
-    assert [second for second, tell in enumerate(told) if tell] == [0, 60, 120]
-    assert entry.failed("another", 426.0, middle)
+    assert turns.log.of("job_recovered") == [{"job": "the job", "failures": 8}]
+    told = []
+    for second in range(125):
+        turns.now_s = 300.0 + second
+        before = len(turns.log.all)
+        entry.failed("away")
+        told += [second] * (len(turns.log.all) - before)
+    assert told == [0, 60, 120]
+    entry.failed("another")
+    assert turns.log.all[-1] == ("error", "job_failed", {"job": "the job", "reason": "another"})
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
