@@ -61,22 +61,13 @@ class Bookkeeping:
         known, self._claimed = self._claimed, None
         if known is None:
             known = dict(self._store.list_ownership(self._key))
-        wanted = [record for record in self._wanted(state, known) if _differs(record, known.get(record.partition))]
-        claimed = self._store.claim_ownership(self._key, wanted) if wanted else {}
-        if len(claimed) < len(wanted):
-            return  # a condition did not hold: list them again
-        self._claimed, self._followed = {**known, **claimed}, token
-
-    def _wanted(self, state: GroupState, known: dict[int, OwnershipRecord]) -> list[OwnershipRecord]:
         owners: dict[int, tuple[Owner | None, int]] = {
             number: (partition.owner, partition.epoch)
             for number, partition in state.partitions.items()
             if partition.phase is not Phase.FENCING and (partition.epoch or number in known)
         }
-        for number, epoch in state.retired.items():
-            if number in known and number not in state.partitions:
-                owners[number] = (None, epoch)
-        return [
+        owners |= {number: (None, epoch) for number, epoch in state.retired.items() if number in known}
+        wanted = [
             OwnershipRecord(
                 partition=number,
                 owner=owner,
@@ -84,8 +75,9 @@ class Bookkeeping:
                 version=known[number].version if number in known else "",
             )
             for number, (owner, epoch) in owners.items()
+            if number not in known or (known[number].owner, known[number].epoch) != (owner, epoch)
         ]
-
-
-def _differs(wanted: OwnershipRecord, known: OwnershipRecord | None) -> bool:
-    return known is None or (wanted.owner, wanted.epoch) != (known.owner, known.epoch)
+        claimed = self._store.claim_ownership(self._key, wanted) if wanted else {}
+        if len(claimed) < len(wanted):
+            return  # a condition did not hold: list them again
+        self._claimed, self._followed = {**known, **claimed}, token

@@ -18,7 +18,7 @@ from partq_spark.base.effects import RunAll
 from partq_spark.base.errors import Conflict, PartqError, Unavailable
 from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused, NotDrained
-from partq_spark.group.model import GroupKey, GroupState, Partition
+from partq_spark.group.model import Partition
 
 STUCK_AFTER_S: Final = 3.0
 """What a store may mend by itself is waited for so long: as long as a handoff takes by default."""
@@ -137,9 +137,3 @@ def _confirm(fence: Partition, found: Checkpoint | None, is_asked_for: Callable[
     here = (found.owner, found.epoch) if found is not None else (None, 0)
     if here != (fence.owner, fence.epoch) and not is_asked_for():
         raise Conflict("the group's state is another one now, and does not ask for this fence")
-
-
-def first_stuck(key: GroupKey, state: GroupState | None) -> str:
-    """What is wrong with the first partition that is stuck; empty if none is."""
-    partitions = state.partitions.values() if state is not None else ()
-    return next((f"group {key}, partition {each.partition}: {each.stuck}" for each in partitions if each.stuck), "")

@@ -21,7 +21,7 @@ from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.fences import Fences, first_stuck
+from coordinator.fences import Fences
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log
@@ -123,8 +123,11 @@ class GroupRuntime:
 
     @property
     def stuck(self) -> str:
-        """What is wrong with a partition that is stuck, for people; empty if none is."""
-        return first_stuck(self.key, self.state)
+        """What is wrong with the first partition that is stuck, for people; empty if none is."""
+        state = self.state
+        partitions = state.partitions.values() if state is not None else ()
+        stuck = (f"group {self.key}, partition {each.partition}: {each.stuck}" for each in partitions if each.stuck)
+        return next(stuck, "")
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
