@@ -28,7 +28,7 @@ from benchmarks.settings import Settings
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents.redis_script import SCRIPT, SHA
 from partq_spark.group.documents.urls import store_id
-from partq_spark.group.in_queue import checkpoints_of
+from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
 from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
 from partq_spark.group.ownership.encoding import encode_flow

@@ -26,7 +26,8 @@ from benchmarks.settings import PARTITIONS, Settings
 from coordinator.core.events import FlowBound, FlowExpired, Tick
 from coordinator.core.machine import decide as decide_event
 from partq_spark.group.codec import decode_state
-from partq_spark.group.in_queue import GroupInQueue, checkpoints_of
+from partq_spark.group.lifecycle import checkpoints_of
+from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session

@@ -14,7 +14,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.base.words import ranges
 from partq_spark.client.addresses import opened_ownership, ownership_for, time_us
 from partq_spark.client.altering import announce
-from partq_spark.group.in_queue import checkpoints_of, key_of, progress_of
+from partq_spark.group.lifecycle import checkpoints_of, key_of, progress_of
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
 from partq_spark.log import tree

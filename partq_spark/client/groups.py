@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.client.addresses import opened_ownership, ownership_for, ownership_url
 from partq_spark.group import codec, lifecycle
-from partq_spark.group.in_queue import key_of, progress_of
-from partq_spark.group.lifecycle import GroupSummary, Remains
+from partq_spark.group.lifecycle import GroupSummary, Remains, key_of, progress_of
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import admin

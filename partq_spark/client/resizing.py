@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partq_spark.group.in_queue import GroupProgress, progress_of
+from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.log import layouts, tree
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog

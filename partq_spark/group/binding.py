@@ -23,7 +23,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.codec import decode_state
-from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import FlowRecord, Owner
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
 

@@ -1,4 +1,4 @@
-"""Consumer groups as a whole: listing them, sharing one in another way, removing one.
+"""Consumer groups as a whole: how far one is, listing them, sharing one in another way, removing one.
 
 A group is an entry in the queue's head, a checkpoint per partition beside it, and what the ownership store has of it.
 To remove a group is to take it out of the head: from then on it holds no message back, and no flow binds. Its
@@ -12,22 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.base.timestamps import as_datetime
-from partq_spark.group.checkpoint import queue_id_of
-from partq_spark.group.checkpoints import Checkpoint, checkpoint_folder
-from partq_spark.group.in_queue import GroupProgress, checkpoints_of, key_of, progress_of
+from partq_spark.group.checkpoint import acknowledged_to, done_to, is_without_offset, queue_id_of
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
 from partq_spark.group.missed_partitions import missed_folder
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, open_ownership
 from partq_spark.log import admin, names
 from partq_spark.log.groups import change_ownership, group_kind, remove_group
-from partq_spark.log.model import Group, Head
+from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Document
@@ -71,6 +70,74 @@ class Remains:
     checkpoints: Mapping[int, Checkpoint]
     damaged: Collection[int]
     records: Mapping[str, FlowRecord] | None
+
+
+# --- how far one is ---------------------------------------------------------------------------------------------------
+
+
+def key_of(queue: QueueLog, group: str) -> GroupKey:
+    """The group of this name of a queue. Raises `Invalid` for a name that no group can have."""
+    return GroupKey(queue.namespace, queue.name, names.checked_name("group", group))
+
+
+def checkpoints_of(queue: QueueLog, group: str, head: Head | None = None) -> CheckpointStore:
+    """The checkpoints of a group as `head` has it, or else as the queue's handle last saw it; of one that is not there
+    none counts.
+    """
+    head = head if head is not None else queue.head
+    found = head.groups.get(group)
+    since = found.since_sequence if found is not None else head.sequence + 1
+    return CheckpointStore(queue.store, key_of(queue, group), head.queue_id, since=since)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupProgress:
+    """One look. The checkpoints were read after the head. Of a partition whose checkpoint is `damaged` nothing is known
+    but where the group begins; what is void counts as absent.
+    """
+
+    head: Head
+    group: Group
+    checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
+    damaged: Mapping[int, Corrupt] = field(default_factory=dict)
+
+    def start(self, partition: int) -> int:
+        """Where the group begins; 0 if somebody may have gone back behind that, and nothing says how far."""
+        is_known = partition not in self.damaged or self.group.rewinds == 0
+        return group_start(self.group, partition) if is_known else 0
+
+    def acknowledged(self, partition: int) -> int:
+        """The offset before which everything is acknowledged for good."""
+        return acknowledged_to(self.checkpoints.get(partition), self.start(partition))
+
+    def done(self, partition: int) -> int:
+        """The same for those who wait for the partition."""
+        return done_to(self.checkpoints.get(partition), self.start(partition))
+
+    def left(self, partition: int) -> tuple[int, int]:
+        """What is not acknowledged and can still be read: offsets from, to."""
+        end = at(self.head.next, partition)
+        return min(max(self.acknowledged(partition), at(self.head.earliest, partition)), end), end
+
+    @property
+    def done_of_all(self) -> dict[int, int]:
+        """By partition, present or removed."""
+        return {partition: self.done(partition) for partition in range(len(self.head.next))}
+
+    @property
+    def without_offsets(self) -> frozenset[int]:
+        """Partitions whose owners write no acknowledgement down (`checkpoints=none`)."""
+        return frozenset(number for number, each in self.checkpoints.items() if is_without_offset(each))
+
+
+def progress_of(queue: QueueLog, name: str, head: Head | None = None) -> GroupProgress:
+    """How far a group is, by `head`, or else by the head that the queue's handle saw last. Raises `Invalid` for a group
+    that there is not, `Unavailable`.
+    """
+    head = head if head is not None else queue.head
+    group = admin.group_of(queue, head, name)
+    found, damaged = checkpoints_of(queue, name, head).list_readable()
+    return GroupProgress(head=head, group=group, checkpoints=found, damaged=damaged)
 
 
 # --- removing one -----------------------------------------------------------------------------------------------------

@@ -22,9 +22,12 @@ from partq_spark.base.errors import Fenced, Invalid, Unavailable
 from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import FlowHoldings, Holding, Position, View
-from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.model import GroupKey
 from partq_spark.log import layouts
-from partq_spark.log.model import Origin, at
+from partq_spark.log.groups import removed, require_group
+from partq_spark.log.model import Head, Origin, at, group_start
+from partq_spark.log.queue import QueueLog
+from partq_spark.objects.api import ObjectStore
 
 _log = logging.getLogger("partq.flow")
 
@@ -49,6 +52,54 @@ class SessionSettings:
                 f"a flow that beats every {self.beat_interval_s:g} s does not keep a session of "
                 f"{self.session_timeout_s:g} s (sessionTimeout): beat at least three times as often"
             )
+
+
+class GroupInQueue:
+    """One life of a group, for its flows: a group may be removed and made again under its name. The group `name` of the
+    queue as `queue` saw its head last. Raises `Invalid` if that has it no more.
+    """
+
+    def __init__(self, queue: QueueLog, name: str) -> None:
+        self.key = GroupKey(queue.namespace, queue.name, name)
+        found = queue.head.groups.get(name)
+        if found is None:
+            raise Invalid(removed(self.key, "nothing begins"))
+        self._group = found
+        self._queue = queue
+        self.queue_id = queue.head.queue_id
+
+    def __str__(self) -> str:
+        return str(self.key)
+
+    @property
+    def since(self) -> int:
+        """The sequence number of the head that it was made with."""
+        return self._group.since_sequence
+
+    @property
+    def seen(self) -> Head:
+        """The head as it was read last."""
+        return self._queue.head
+
+    def head(self, flow: str) -> Head:
+        """The head, now, for a flow of this life of the group. Raises `Invalid` if the group is gone, or the queue, and
+        `Fenced` if another one was made under the name since.
+        """
+        now = self._queue.require(self.queue_id)
+        require_group(now, self.key.group, self.since, f"flow {flow!r} ends")
+        return now
+
+    def start_of(self, partition: int) -> int:
+        """Where the group begins in a partition."""
+        return group_start(self._group, partition)
+
+    def end_of(self, partition: int) -> int:
+        """Where a partition that leaves the queue ends; the others do not."""
+        return layouts.leaving(self.seen).get(partition, UNBOUNDED)
+
+    def checkpoints(self, store: ObjectStore, effects: Effects | None = None) -> CheckpointStore:
+        """Its checkpoints, by way of this store."""
+        return CheckpointStore(store, self.key, self.queue_id, since=self.since, effects=effects)
 
 
 class Membership(ABC):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from partq_spark.group.in_queue import GroupProgress, progress_of
+from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log.housekeeping import Acknowledged, GroupPositions, held_back_by
 from partq_spark.log.model import Head, at

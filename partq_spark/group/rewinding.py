@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
-from partq_spark.group.in_queue import GroupProgress
+from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import Head, Origin, at

@@ -24,8 +24,7 @@ from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Holding, Standing, View
 from partq_spark.group.codec import decode_state
-from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.membership import GroupMembership, SessionSettings
+from partq_spark.group.membership import GroupInQueue, GroupMembership, SessionSettings
 from partq_spark.group.model import GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from partq_spark.group import key_order
 from partq_spark.group.claims import flow_of
-from partq_spark.group.in_queue import GroupProgress
+from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import (
     FlowRecord,
     GroupKey,

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from partq_spark.base.effects import Effects, in_a_row, side_by_side
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.urls import STORE
-from partq_spark.group.in_queue import GroupInQueue
-from partq_spark.group.membership import Membership
+from partq_spark.group.membership import GroupInQueue, Membership
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession

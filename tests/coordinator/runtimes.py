@@ -22,7 +22,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.in_queue import checkpoints_of
+from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin

@@ -12,7 +12,7 @@ from coordinator.heads import Done, Heads, QueueFacts, Seen, Task, Work, due, qu
 from coordinator.housekeeper import LEASE_LOOKS, RENEW_MOST_S, Housekeeper, TaskReport
 from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.in_queue import checkpoints_of
+from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig

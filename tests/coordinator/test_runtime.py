@@ -18,7 +18,7 @@ from coordinator.reconciliation import RemovedPartitions
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.in_queue import checkpoints_of
+from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.log import admin, groups
 from partq_spark.log.layouts import resized

@@ -10,7 +10,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.binding import MAX_TRIES, Binder
 from partq_spark.group.codec import encode_state
-from partq_spark.group.in_queue import GroupInQueue
+from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import Flow, FlowRecord, GroupSettings, GroupState
 from partq_spark.log.admin import create_group, create_queue
 from tests.group.ownership.redis_servers import an_object_store

@@ -8,7 +8,7 @@ import pytest
 
 from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
-from partq_spark.group.in_queue import checkpoints_of, progress_of
+from partq_spark.group.lifecycle import checkpoints_of, progress_of
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back, retain
 from partq_spark.group.rewinding import Goal, Gone

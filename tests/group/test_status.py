@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from partq_spark.group.checkpoints import Checkpoint
-from partq_spark.group.in_queue import GroupProgress
+from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import (
     Flow,
     FlowRecord,
