@@ -30,9 +30,7 @@ from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import RoundPosition
-from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.consumer_process import ConsumerProcess
-from partq_spark.query.joining import beat_interval_s
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import StoreRetry
@@ -251,10 +249,10 @@ class Taking:
     def _beside(self) -> ConsumerProcess:
         if self._process is None:
             self._process = ConsumerProcess(
-                lambda wait: ConsumerLoop(self._options, self._effects, wait=wait),
+                self._options,
+                self._effects,
                 liveness=Liveness(parent=None),
                 mailbox=False,
-                beat_s=beat_interval_s(self._options.group, self._options.target.store),
                 deserted=self._deserted,
             )
             atexit.register(self.close)  # the process ends: later no thread runs that would end it in order

@@ -31,7 +31,7 @@ from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.participant import Participant
 from partq_spark.query.planning import BatchPlan, Spans
 from partq_spark.query.settings import SourceOptions
-from partq_spark.query.waiting import LEAST_S, AvailableNowTarget, Outlook, Pace
+from partq_spark.query.waiting import LEAST_S, AvailableNowTarget, Pace
 
 T = TypeVar("T")
 
@@ -78,6 +78,11 @@ class ConsumerLoop:
     def member(self) -> Membership | None:
         """The query's membership, once it knows who it is."""
         return self._participant.member
+
+    @property
+    def bound_member(self) -> Membership | None:
+        """The same, while it is bound."""
+        return self._participant.bound_member()
 
     @property
     def address(self) -> Address | None:
@@ -333,16 +338,17 @@ class ConsumerLoop:
 
     def _waits_for_share(self, member: Membership, view: View, target: AvailableNowTarget) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
-        head, now_s = self.queue.head, self._effects.now_s()
-        outlook = target.outlook(
-            view, self._reached, head, session_timeout_s=self._options.session_timeout_s, now_s=now_s
+        waits = target.is_waited_for(
+            self._participant.name,
+            view,
+            self._reached,
+            self.queue.head,
+            session_timeout_s=self._options.session_timeout_s,
+            now_s=self._effects.now_s(),
         )
-        if outlook is Outlook.WAIT:
+        if waits:
             self._wait(member, LOOK_S)
-            return True
-        if (said := target.last_word(outlook, self._participant.name, view, self._reached, head)) is not None:
-            _log.warning(said)
-        return False
+        return waits
 
     # --- what of a batch is still the flow's --------------------------------------------------------------------------
 

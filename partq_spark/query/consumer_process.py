@@ -16,52 +16,46 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.group.binding import HeartbeatThread, Liveness
+from partq_spark.group.ownership import import_client
 from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.consumer import ConsumerLoop
-from partq_spark.query.joining import BEAT_S
+from partq_spark.query.joining import beat_interval_s
 from partq_spark.query.notify import Mailbox, Message, is_taken
+from partq_spark.query.settings import SourceOptions
 
 BUSY_LOOK_S: Final = 0.5
 """How often the flow is looked after while Spark is busy with a batch and there are no news."""
 
 BUSY_WAIT_S: Final = 20.0  # that a question through the mailbox waits for the flow; less than the asker waits
 _LEAST_PAUSE_S: Final = 0.01  # between two looks, however often there are news
-STOP_WAIT_S: Final = 5.0
+STOP_WAIT_S: Final = 5.0  # that `stop` waits for the flow
 _log = logging.getLogger("partq.flow")
 
 
 class ConsumerProcess:
-    """A consumer with the threads beside it, of which a query without a group needs none. `make` gets what the consumer
-    is to wait with, if it has to let others in.
+    """A consumer with the threads beside it, of which a query without a group needs none.
 
-    `ahead`: makes ready what the flow will need, on a thread, while Spark has its first and empty batch; nothing waits
-    for it, and it raises nothing. `liveness`: of the process that it works for; None: the process that started this
-    one, as Spark does. `mailbox`: whether others on this machine may reach it. `beat_s`: between two heartbeats.
-    `deserted`: why nobody will ask any more, in words: then the flow leaves its group, and joins again when asked.
-    `busy_wait_s` and `stop_wait_s`: how long a question through the mailbox and `stop` wait for the flow.
+    `liveness`: of the process that it works for; None: the process that started this one, as Spark does. `mailbox`:
+    whether others on this machine may reach it. `deserted`: why nobody will ask any more, in words: then the flow
+    leaves its group, and joins again when asked.
     """
 
     def __init__(
         self,
-        make: Callable[[Callable[[float], None] | None], ConsumerLoop],
+        options: SourceOptions,
+        effects: Effects | None = None,
         *,
-        is_flow: bool = True,
-        ahead: Callable[[], None] = lambda: None,
         liveness: Liveness | None = None,
         mailbox: bool = True,
-        beat_s: float = BEAT_S,
         deserted: Callable[[], str] = lambda: "",
-        busy_wait_s: float = BUSY_WAIT_S,
-        stop_wait_s: float = STOP_WAIT_S,
     ) -> None:
-        self._ahead = ahead
+        self._ownership = options.group.ownership if options.group is not None else None
         self._deserted = deserted
-        self._busy_wait_s = busy_wait_s
-        self._stop_wait_s = stop_wait_s
         self._monitor = threading.Condition(threading.RLock())
-        self._consumer = make(self._wait if is_flow else None)
+        self._consumer = ConsumerLoop(options, effects, wait=self._wait if self._ownership is not None else None)
         self._asking = False  # Spark is: the flow is looked after anyway
         self._answered_s = 0.0
         self._stopping = threading.Event()
@@ -70,8 +64,9 @@ class ConsumerProcess:
         self._mailbox: Mailbox | None = None
         self._is_without_mailbox = not mailbox  # or it was tried, and said
         self._liveness = liveness if liveness is not None else Liveness(parent=os.getppid())
+        beat_s = beat_interval_s(options.group, options.target.store)
         self._heartbeat = HeartbeatThread(self._beat, beat_s, self._liveness, name="the query")
-        if is_flow:
+        if self._ownership is not None:
             self._heartbeat.start()
             threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
@@ -103,8 +98,7 @@ class ConsumerProcess:
     def release(self, process: str, positions: Mapping[int, RoundPosition]) -> None:
         """The application gives back what it was given: what of it is not acknowledged comes again."""
         with self._monitor:
-            member = self._consumer.member
-            if member is not None and member.is_bound:
+            if (member := self._consumer.bound_member) is not None:
                 with suppress(Unavailable):  # or what was acknowledged and is not written down comes again, too
                     member.flush()
             self._consumer.acknowledgements.given_out.refuse(process, positions, ())
@@ -121,7 +115,7 @@ class ConsumerProcess:
         if self._mailbox is not None:
             self._mailbox.close()
         try:
-            if not self._monitor.acquire(timeout=self._stop_wait_s):
+            if not self._monitor.acquire(timeout=STOP_WAIT_S):
                 _log.warning("the flow's group will notice that it is gone: a store does not answer")
                 return
             try:
@@ -146,12 +140,11 @@ class ConsumerProcess:
 
     def _hear(self) -> None:
         """News of the group are acted upon at once, by the main thread if it waits, else here."""
-        self._ahead()
+        import_client(self._ownership or "none")  # while Spark has its first and empty batch
         while not self._stopping.wait(_LEAST_PAUSE_S):
-            member = self._consumer.member
-            news = True
+            member, news = self._consumer.bound_member, True
             try:
-                if member is None or not member.is_bound:
+                if member is None:
                     self._stopping.wait(BUSY_LOOK_S)
                 else:
                     news = member.wait_news(BUSY_LOOK_S)
@@ -163,7 +156,7 @@ class ConsumerProcess:
             with self._monitor:
                 if news or not self._is_looked_after:
                     self._look()
-        self._left.wait(self._stop_wait_s)
+        self._left.wait(STOP_WAIT_S)
         if self._consumer.member is not None:
             self._consumer.member.close()  # here, because this thread waits for news by its connections
 
@@ -174,7 +167,7 @@ class ConsumerProcess:
             self._monitor.notify_all()
         elif not self._stopping.is_set() and self._is_living:
             try:
-                if self._is_bound and (reason := self._deserted()):
+                if self._consumer.bound_member is not None and (reason := self._deserted()):
                     _log.warning("%s leaves: %s", self._consumer.address, reason)
                     self._consumer.stop()
                 self._consumer.look_while_busy()
@@ -193,11 +186,6 @@ class ConsumerProcess:
         """A guard: a look may begin a new instance, which nobody does in the name of a frozen or dead JVM (LOS-06)."""
         return self._heartbeat.is_beating and not self._liveness.gone and not self._liveness.is_frozen
 
-    @property
-    def _is_bound(self) -> bool:
-        member = self._consumer.member
-        return member is not None and member.is_bound
-
     # --- the mailbox --------------------------------------------------------------------------------------------------
 
     def _open_mailbox(self) -> None:
@@ -211,7 +199,7 @@ class ConsumerProcess:
         if self._mailbox is not None:
             self._mailbox.close()
         try:
-            if not self._is_bound and is_taken(address):
+            if self._consumer.bound_member is None and is_taken(address):
                 return
             self._mailbox = Mailbox(address, self._handle)
         except Invalid as error:
@@ -223,7 +211,7 @@ class ConsumerProcess:
         self._consumer.notify = self._mailbox.path
 
     def _handle(self, message: Message) -> Message | None:
-        if not self._monitor.acquire(timeout=self._busy_wait_s):
+        if not self._monitor.acquire(timeout=BUSY_WAIT_S):
             raise Unavailable("the reader process waits for a store that does not answer: ask again later")
         try:
             return self._handled(message)

@@ -100,7 +100,8 @@ def limited_by_bytes(
     none waits for ever.
     """
     backlog = {partition: ends[partition] - start for partition, start in starts.items() if ends[partition] > start}
-    left = {partition: float(share) for partition, share in split_bytes(backlog, budget).items()}
+    total = sum(backlog.values())
+    left = {partition: float(budget * size // total) for partition, size in backlog.items()}
     reached = dict(starts)
     open_partitions = set(backlog)
     oldest = 1
@@ -120,12 +121,6 @@ def limited_by_bytes(
         if not open_partitions:
             break
     return reached
-
-
-def split_bytes(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
-    """`budget` bytes shared in proportion to the backlog in messages."""
-    total = sum(backlog.values())
-    return {partition: budget * size // total for partition, size in backlog.items()}
 
 
 def batch_ends(

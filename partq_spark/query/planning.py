@@ -117,36 +117,30 @@ def continued(
     """
     result = {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
     for partition, offset in reached.items():
-        earliest, end = at(head.earliest, partition), at(head.next, partition)
-        if offset > end:
-            _lose(_beyond_the_end(head, partition, offset), fail_on_data_loss, warn)
-        elif offset < earliest:
-            _lose(_trimmed(head, partition, offset, earliest), fail_on_data_loss, warn)
+        earliest = at(head.earliest, partition)
+        _check_kept(head, partition, offset, max(offset, earliest), fail_on_data_loss, warn)
         if partition in result:
-            result[partition] = min(max(offset, earliest), end)
+            result[partition] = min(max(offset, earliest), head.next[partition])
     return result
 
 
-def _trimmed(head: Head, partition: int, start: int, to: int) -> tuple[str, str]:
-    return (
-        f"offsets {start} to {to} of partition {partition} of queue {head.queue!r} have been trimmed",
-        "start again from `earliest`, or set failOnDataLoss=false to skip them",
-    )
-
-
-def _beyond_the_end(head: Head, partition: int, to: int) -> tuple[str, str]:
-    end = at(head.next, partition)
-    return (
-        f"offsets up to {to} of partition {partition} of queue {head.queue!r} are expected, it ends at {end}",
-        "was the store restored from an older copy? start at another place, or set failOnDataLoss=false",
-    )
-
-
-def _lose(loss: tuple[str, str], fail_on_data_loss: bool, warn: Callable[[str], None]) -> None:
-    what, hint = loss
+def _check_kept(
+    head: Head, partition: int, start: int, to: int, fail_on_data_loss: bool, warn: Callable[[str], None]
+) -> None:
+    """Raises `ObjectMissing` if the log has not all of these messages, or warns, if that may be (failOnDataLoss)."""
+    earliest, end = min(to, at(head.earliest, partition)), at(head.next, partition)
+    where = f"of partition {partition} of queue {head.queue!r}"
+    if to > end:
+        lost = f"offsets up to {to} {where} are expected, it ends at {end}"
+        hint = "was the store restored from an older copy? start at another place, or set failOnDataLoss=false"
+    elif start < earliest:
+        lost = f"offsets {start} to {earliest} {where} have been trimmed"
+        hint = "start again from `earliest`, or set failOnDataLoss=false to skip them"
+    else:
+        return
     if fail_on_data_loss:
-        raise ObjectMissing(f"{what}: {hint}")
-    warn(f"{what}: skipped (failOnDataLoss=false)")
+        raise ObjectMissing(f"{lost}: {hint}")
+    warn(f"{lost}: skipped (failOnDataLoss=false)")
 
 
 def begin(
@@ -338,14 +332,10 @@ def untrimmed(
     """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""
     result: dict[int, tuple[int, int]] = {}
     for partition, (start, to) in spans.items():
-        earliest, end = at(head.earliest, partition), at(head.next, partition)
-        if to > end:
-            _lose(_beyond_the_end(head, partition, to), fail_on_data_loss, warn)
-        elif start < min(to, earliest):
-            _lose(_trimmed(head, partition, start, min(to, earliest)), fail_on_data_loss, warn)
+        _check_kept(head, partition, start, to, fail_on_data_loss, warn)
         if partition < len(head.next):
-            kept = min(to, end)
-            result[partition] = (min(max(start, earliest), kept), kept)
+            kept = min(to, head.next[partition])
+            result[partition] = (min(max(start, head.earliest[partition]), kept), kept)
     return result
 
 

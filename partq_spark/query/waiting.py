@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Final, TypeVar
 
 from partq_spark.base.effects import Effects
@@ -104,20 +103,11 @@ class Pace:
 
 # --- up to where a run reads ------------------------------------------------------------------------------------------
 
-# Trigger.AvailableNow in a group that others share: up to where to read, and how long to wait for a share. Pure.
+# Trigger.AvailableNow in a group that others share: up to where to read, and how long to wait for a share.
 #
 # The target is every partition's end when the run began. A flow that has nothing yet waits for its share, for a
 # rebalance delay, max-handoff-time and session timeout at most; so does one with messages left in partitions that are
 # held back.
-
-
-class Outlook(StrEnum):
-    """What a flow with nothing to read does."""
-
-    WAIT = "wait"
-    DONE = "done"
-    UNANSWERED = "unanswered"  # it has waited long enough, and no coordinator has said what it has
-    LATE = "late"  # it has waited long enough for what is held back, or for acknowledgements that make room
 
 
 class AvailableNowTarget:
@@ -132,10 +122,11 @@ class AvailableNowTarget:
         """There was something to read: a later wait is a new one."""
         self._late_s = self._unanswered_s = None
 
-    def outlook(
-        self, view: View, reached: Mapping[int, int], head: Head, *, session_timeout_s: float, now_s: float
-    ) -> Outlook:
-        """Nothing can be delivered now. `reached`: how far the flow is with each partition.
+    def is_waited_for(
+        self, flow: str, view: View, reached: Mapping[int, int], head: Head, *, session_timeout_s: float, now_s: float
+    ) -> bool:
+        """Nothing can be delivered now: whether `flow` goes on waiting. `reached`: how far it is with each partition.
+        What is left when it has waited long enough goes to the log. Raises `Unavailable` if it was never answered.
 
         To wait for messages and to wait for an answer are two waits: a flow that was answered and is then forgotten
         (its coordinator died, its record was lost) has not waited for its new answer yet.
@@ -152,22 +143,19 @@ class AvailableNowTarget:
         nothing_yet = not view.claims and view.standing is not Standing.STANDBY
         if not nothing_yet and self.left(view, reached, head) == 0:
             self.moves_on()  # while others go on it may lose what it has: that is another wait
-            return Outlook.DONE
+            return False
         if self._unanswered_s is not None:
-            return Outlook.WAIT if now_s < self._unanswered_s else Outlook.UNANSWERED
-        return Outlook.WAIT if now_s < self._late_s else Outlook.LATE
-
-    def last_word(self, outlook: Outlook, flow: str, view: View, reached: Mapping[int, int], head: Head) -> str | None:
-        """What is to be logged of a `flow` that waits no longer. Raises `Unavailable` if it was never answered."""
-        if outlook is Outlook.UNANSWERED:
+            if now_s < self._unanswered_s:
+                return True
             raise Unavailable(
                 f"no coordinator has answered {flow}: start one with `partq coordinator run`, or read the group alone "
                 "with ownership=none"
             )
-        if outlook is not Outlook.LATE:
-            return None
+        if now_s < self._late_s:
+            return True
         left = self.left(view, reached, head)
-        return f"{flow} ends without waiting longer for its partitions; {left} messages are left"
+        _log.warning("%s ends without waiting longer for its partitions; %d messages are left", flow, left)
+        return False
 
     def left(self, view: View, reached: Mapping[int, int], head: Head) -> int:
         """Messages up to the target that the flow has not read of its partitions."""

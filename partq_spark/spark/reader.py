@@ -166,19 +166,10 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What the process that Spark asks has; made by the first call that needs it."""
         if self._process is None:
             # Here, because the processes that read rows import this module, too, and need nothing of it.
-            from partq_spark.group.ownership import import_client
-            from partq_spark.query.consumer import ConsumerLoop
             from partq_spark.query.consumer_process import ConsumerProcess
-            from partq_spark.query.joining import beat_interval_s
 
-            group = self.options.group
-            self._process = ConsumerProcess(
-                lambda wait: ConsumerLoop(self.options, wait=wait),
-                is_flow=group is not None,
-                ahead=lambda: import_client(group.ownership if group is not None else "none"),
-                beat_s=beat_interval_s(group, self.options.target.store),
-            )
-            if group is not None and threading.current_thread() is threading.main_thread():
+            self._process = ConsumerProcess(self.options)
+            if self.options.group is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, _end_in_good_order)
         return self._process
 

@@ -17,7 +17,7 @@ from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.query.acknowledgements import BatchTimes
-from partq_spark.query.waiting import AvailableNowTarget, Outlook, Pace, StoreRetry
+from partq_spark.query.waiting import AvailableNowTarget, Pace, StoreRetry
 
 LIMIT_S = 60.0
 
@@ -144,25 +144,29 @@ def test_looks_become_rarer_without_news_and_keep_their_distance_whatever_is_ask
 # --- what is waited for -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_up_to_now_that_is_forgotten_while_it_waits_for_messages_waits_anew_for_an_answer() -> None:
+def test_a_run_up_to_now_that_is_forgotten_while_it_waits_for_messages_waits_anew_for_an_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """What it waited for acknowledgements does not count as waiting for a coordinator, which has answered it before."""
     config = QueueConfig(rebalance_delay_s=4.0, max_handoff_time_s=3.0)
     head = replace(Head.created("default", "orders", "q", 1, config=config, now_us=0), next=(5,))
     target, wait_s = AvailableNowTarget([5]), 12.0  # delay, max-handoff-time and session timeout together
 
-    def outlook(at_s: float, standing: Standing, *partitions: int) -> Outlook:
+    def waits(at_s: float, standing: Standing, *partitions: int) -> bool:
         claimed = {
             p: Claim(partition=p, epoch=1, position=0, acknowledged=0, redelivered_below=0, paused=False)
             for p in partitions
         }
         seen = View(instance="i", standing=standing, claims=claimed)
-        return target.outlook(seen, {0: 1}, head, session_timeout_s=5.0, now_s=at_s)
+        return target.is_waited_for("flow 'left'", seen, {0: 1}, head, session_timeout_s=5.0, now_s=at_s)
 
-    assert outlook(100.0, Standing.ACTIVE, 0) is Outlook.WAIT
-    assert outlook(99.9 + wait_s, Standing.UNANSWERED) is Outlook.WAIT
-    assert outlook(99.8 + 2 * wait_s, Standing.UNANSWERED) is Outlook.WAIT
-    assert outlook(99.9 + 2 * wait_s, Standing.UNANSWERED) is Outlook.UNANSWERED
-    assert outlook(200.0, Standing.ACTIVE, 0) is Outlook.LATE, "its wait for messages began at 100 s"
+    assert waits(100.0, Standing.ACTIVE, 0)
+    assert waits(99.9 + wait_s, Standing.UNANSWERED)
+    assert waits(99.8 + 2 * wait_s, Standing.UNANSWERED)
+    with pytest.raises(Unavailable, match="no coordinator has answered flow 'left': start one"):
+        waits(99.9 + 2 * wait_s, Standing.UNANSWERED)
+    assert not waits(200.0, Standing.ACTIVE, 0), "its wait for messages began at 100 s"
+    assert "flow 'left' ends without waiting longer for its partitions; 4 messages are left" in caplog.text
 
 
 def test_a_remark_lasts_as_long_as_batches_are_slow() -> None:
