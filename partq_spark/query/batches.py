@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.base.timestamps import format_rfc3339
@@ -99,10 +99,6 @@ def has_moved_on(found: Checkpoint | None, epoch: int) -> bool:
 # (`log.model.Origin`). It is older than all that is read next: a log that has it has all that was read. Of what another
 # flow had read that says nothing: it may have done so before the copy was put back, and this one after it.
 
-
-MOST_KNOWN: Final = 1_000
-"""Publishes that are not looked for again."""
-
 _log = logging.getLogger("partq.flow")
 
 
@@ -115,7 +111,7 @@ class Origins:
         self._queue = queue
         self._options = options
         self._head: Head | None = None
-        self._known: set[Origin] = set()  # the log has them, by `_head`
+        self._known: set[Origin] = set()  # the log has them, by `_head`: what was asked for last, and since
         self._told: set[bool | None] = set()
 
     def follow(self, head: Head) -> None:
@@ -128,21 +124,17 @@ class Origins:
         """Raises `ObjectMissing` if `head`, which is the queue's last, does not have all of these (failOnDataLoss)."""
         self.follow(head)
         load = cache(self._queue.load_chunk)  # many partitions' publishes lie in few chunks
-        for origin in sorted({origin for origin in origins if origin is not None} - self._known):
+        asked = {origin for origin in origins if origin is not None}
+        for origin in sorted(asked - self._known):
             self._look_for(origin, load)
-            self._know(origin)
+        self._known = asked
 
     def of(self, head: Head, ends: Mapping[int, int]) -> Origin | None:
         """What a batch up to `ends` comes from."""
         origin = tree.origin_of(head, ends)
         if origin is not None:
-            self._know(origin)
+            self._known.add(origin)
         return origin
-
-    def _know(self, origin: Origin) -> None:
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known.add(origin)
 
     def _look_for(self, origin: Origin, load: LoadChunk) -> None:
         found = self._queue.settled(lambda now: tree.has_publish(now, origin, load))

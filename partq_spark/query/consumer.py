@@ -44,17 +44,15 @@ _log = logging.getLogger("partq.flow")
 class ConsumerLoop:
     """One query in one process. One call at a time: a caller with threads serialises them (`consumer_process`)."""
 
-    def __init__(
-        self, options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
-    ) -> None:
-        """`wait` returns after that many seconds, or as soon as there are news of the group; without it the membership
-        is asked. Nothing is read or connected yet.
+    def __init__(self, options: SourceOptions, effects: Effects, wait: Callable[[float], object]) -> None:
+        """`wait` returns after that many seconds, or as soon as there are news of the group. Nothing is read or
+        connected yet.
         """
         self.queue = queue = open_queue(options.target)
         self._options = options
         self._group = group = options.group
-        self._effects = effects if effects is not None else Effects()
-        self._participant = participant = Participant(queue, options, self._effects)
+        self._effects = effects
+        self._participant = participant = Participant(queue, options, effects)
         self._store_retry = participant.store_retry
         self._target: AvailableNowTarget | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
@@ -67,7 +65,7 @@ class ConsumerLoop:
         self._order = KeyOrder(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledgements = Acknowledgements(queue, options, participant, self._effects)
         self._origins = Origins(queue, options)
-        self._wait_for = wait
+        self._wait = wait
         self.notify: str | None = None  # where the reader process listens
         self._idle: IdleLook | None = None
         self._woken = False
@@ -94,11 +92,6 @@ class ConsumerLoop:
     def is_alive(self) -> bool:
         """The lease lasts under which the last batch was announced."""
         return self._last is not None and self._participant.is_alive(self._last.instance)
-
-    @property
-    def needs_mailbox(self) -> bool:
-        """Whether nothing is ever acknowledged without one."""
-        return self._options.manual_acks
 
     # --- Spark's questions --------------------------------------------------------------------------------------------
 
@@ -144,7 +137,7 @@ class ConsumerLoop:
                 continue
             self._reached = plan.reached
             if self._target is not None:
-                if self._waits_for_share(member, view, self._target):
+                if self._waits_for_share(view, self._target):
                     continue
                 self._store_retry.call(member.flush)  # the run's last batch (CHK-06)
                 return start
@@ -152,8 +145,7 @@ class ConsumerLoop:
             idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
             idle = IdleLook(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
-                is_told_of_news = self._wait_for is not None or self._group is None  # without a group there is no news
-                self._idle = idle if is_told_of_news and not plan.barred else None
+                self._idle = idle if not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps.md 6)
         raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")
 
@@ -304,12 +296,6 @@ class ConsumerLoop:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _wait(self, member: Membership, wait_s: float) -> None:
-        if self._wait_for is not None:
-            self._wait_for(wait_s)
-        else:
-            self._store_retry.call(partial(member.wait_news, wait_s))
-
     def _wait_for_news(self, member: Membership, plan: BatchPlan, until_s: float) -> bool:
         """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
         head = self.queue.head
@@ -333,10 +319,10 @@ class ConsumerLoop:
         asked_s = self._effects.now_s()
         wait_s = min(self._pace.due_in_s(asked_s), until_s - asked_s)
         if wait_s >= LEAST_S:
-            self._wait(member, wait_s)
+            self._wait(wait_s)
         return self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s
 
-    def _waits_for_share(self, member: Membership, view: View, target: AvailableNowTarget) -> bool:
+    def _waits_for_share(self, view: View, target: AvailableNowTarget) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
         waits = target.is_waited_for(
             self._participant.name,
@@ -347,7 +333,7 @@ class ConsumerLoop:
             now_s=self._effects.now_s(),
         )
         if waits:
-            self._wait(member, LOOK_S)
+            self._wait(LOOK_S)
         return waits
 
     # --- what of a batch is still the flow's --------------------------------------------------------------------------
@@ -397,4 +383,4 @@ class ConsumerLoop:
                     f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
                     "the query again"
                 )
-            self._wait(member, LOOK_S)
+            self._wait(LOOK_S)

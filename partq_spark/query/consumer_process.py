@@ -52,10 +52,12 @@ class ConsumerProcess:
         mailbox: bool = True,
         deserted: Callable[[], str] = lambda: "",
     ) -> None:
-        self._ownership = options.group.ownership if options.group is not None else None
+        self._options = options
         self._deserted = deserted
         self._monitor = threading.Condition(threading.RLock())
-        self._consumer = ConsumerLoop(options, effects, wait=self._wait if self._ownership is not None else None)
+        effects, is_flow = effects if effects is not None else Effects(), options.group is not None
+        # A thread that waits lets the others in, and one of them that has news ends the wait.
+        self._consumer = ConsumerLoop(options, effects, self._monitor.wait if is_flow else effects.sleep)
         self._asking = False  # Spark is: the flow is looked after anyway
         self._answered_s = 0.0
         self._stopping = threading.Event()
@@ -66,7 +68,7 @@ class ConsumerProcess:
         self._liveness = liveness if liveness is not None else Liveness(parent=os.getppid())
         beat_s = beat_interval_s(options.group, options.target.store)
         self._heartbeat = HeartbeatThread(self._beat, beat_s, self._liveness, name="the query")
-        if self._ownership is not None:
+        if is_flow:
             self._heartbeat.start()
             threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
@@ -129,10 +131,6 @@ class ConsumerProcess:
 
     # --- threads ------------------------------------------------------------------------------------------------------
 
-    def _wait(self, timeout_s: float) -> None:
-        """The main thread's: lets the others in, and ends early if one of them has news."""
-        self._monitor.wait(timeout_s)
-
     def _beat(self) -> None:
         member = self._consumer.member
         if member is not None:
@@ -140,7 +138,8 @@ class ConsumerProcess:
 
     def _hear(self) -> None:
         """News of the group are acted upon at once, by the main thread if it waits, else here."""
-        import_client(self._ownership or "none")  # while Spark has its first and empty batch
+        if self._options.group is not None:
+            import_client(self._options.group.ownership)  # while Spark has its first and empty batch
         while not self._stopping.wait(_LEAST_PAUSE_S):
             member, news = self._consumer.bound_member, True
             try:
@@ -203,7 +202,7 @@ class ConsumerProcess:
                 return
             self._mailbox = Mailbox(address, self._handle)
         except Invalid as error:
-            if self._consumer.needs_mailbox:
+            if self._options.manual_acks:  # nothing is ever acknowledged without one
                 raise Invalid(f"{address} cannot be reached by its application: {error}") from error
             self._is_without_mailbox = True
             _log.warning("no listener can reach %s: %s", address, error)
