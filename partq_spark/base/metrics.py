@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from partq_spark.base.errors import Invalid
 
@@ -100,39 +102,30 @@ class Counts:
 # --- for Prometheus ---------------------------------------------------------------------------------------------------
 
 
-def families(samples: Iterable[Sample]) -> Iterator[Family]:
+def families(samples: Iterable[Sample]) -> Iterable[Family]:
     """The samples as prometheus_client has them, those of a metric together. Raises `Invalid` without its package."""
     try:
         from prometheus_client import core
     except ModuleNotFoundError as error:
         raise _missing(error) from None
-    made: dict[str, Family] = {}
+    kinds = {
+        "gauge": core.GaugeMetricFamily,
+        "counter": core.CounterMetricFamily,
+        "histogram": core.HistogramMetricFamily,
+    }
+    made: dict[str, Any] = {}  # of one of these kinds
     for metric, labels, value in samples:
-        family = made.get(metric.name)
-        if family is None:
-            family = made[metric.name] = core.Metric(
-                metric.name.removesuffix("_total"), metric.help, metric.kind, _unit(metric)
-            )
-        named = dict(zip(metric.labels, labels, strict=True))
+        if metric.name not in made:
+            name = metric.name.removesuffix("_total")
+            unit = next((unit for unit in ("seconds", "bytes") if name.endswith(f"_{unit}")), "")
+            made[metric.name] = kinds[metric.kind](name, metric.help, labels=metric.labels, unit=unit)
         if isinstance(value, Distribution):
-            _add_distribution(family, metric, named, value)
+            bounds = (*map(repr, map(float, metric.bounds)), "+Inf")
+            buckets = list(zip(bounds, accumulate(value.counts), strict=True))
+            made[metric.name].add_metric(labels, buckets, value.sum)
         else:
-            family.add_sample(metric.name, named, value)
-    yield from made.values()
-
-
-def _unit(metric: Metric) -> str:
-    name = metric.name.removesuffix("_total")
-    return next((unit for unit in ("seconds", "bytes") if name.endswith(f"_{unit}")), "")
-
-
-def _add_distribution(family: Family, metric: Metric, labels: dict[str, str], value: Distribution) -> None:
-    total = 0
-    for bound, count in zip((*map(repr, map(float, metric.bounds)), "+Inf"), value.counts, strict=True):
-        total += count
-        family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, total)
-    family.add_sample(f"{metric.name}_count", labels, total)
-    family.add_sample(f"{metric.name}_sum", labels, value.sum)
+            made[metric.name].add_metric(labels, value)
+    return made.values()
 
 
 class Collector:
@@ -156,26 +149,29 @@ class Exposition:
     """
 
     def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
-        self._collector = Collector(samples)
-        self._registry: CollectorRegistry | None = None
-        self._lock = threading.Lock()
+        self._samples = samples
+
+    @cached_property
+    def _registry(self) -> CollectorRegistry:
+        import prometheus_client
+
+        made = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=made)
+        made.register(Collector(self._samples))
+        return made
 
     def __call__(self, accept: str) -> tuple[str, bytes]:
         """The content type and the text for a client that accepts this: OpenMetrics, or Prometheus' older format.
         Raises `Invalid` without prometheus_client.
         """
         try:
-            import prometheus_client
             from prometheus_client.exposition import choose_encoder
+
+            registry = self._registry
         except ModuleNotFoundError as error:
             raise _missing(error) from None
-        with self._lock:
-            if self._registry is None:
-                self._registry = prometheus_client.CollectorRegistry()
-                prometheus_client.ProcessCollector(registry=self._registry)
-                self._registry.register(self._collector)
         encode, content_type = choose_encoder(accept)
-        return content_type, encode(self._registry)
+        return content_type, encode(registry)
 
 
 def _missing(error: ModuleNotFoundError) -> Invalid:

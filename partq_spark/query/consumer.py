@@ -25,7 +25,7 @@ from partq_spark.log.model import Head
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements
 from partq_spark.query.batches import Announced, IdleLook, Origins, is_claimed, repetition
-from partq_spark.query.limits import Unacknowledged, batch_limits
+from partq_spark.query.limits import BatchLimits, Unacknowledged
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.participant import Participant
@@ -275,8 +275,11 @@ class ConsumerLoop:
                 lambda: self._order.waits(head, member.acknowledged, view.claims, reached)
             ),
             target=self._target.ends if self._target is not None else None,
-            limits=batch_limits(self._options, unacknowledged, limited),
-            unacknowledged=unacknowledged,
+            limits=BatchLimits(
+                messages=self._options.max_messages if limited else None,
+                bytes=self._options.max_bytes if limited else None,
+                unacknowledged=unacknowledged,  # which holds with every trigger
+            ),
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
             fail_on_data_loss=self._options.fail_on_data_loss,
             warn=_log.warning,

@@ -10,19 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from partq_spark.log.model import Entry
-from partq_spark.query.settings import SourceOptions
 
 PartitionOffsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 """By partition, half-open."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchLimits:
-    """How much a micro-batch may take; None: no limit. Both hold together."""
-
-    messages: int | None = None
-    bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +31,13 @@ class Unacknowledged:
         return max(self.bound - sum(self.in_hand.values()), 0)
 
 
-def batch_limits(options: SourceOptions, unacknowledged: Unacknowledged | None, limited: bool) -> BatchLimits:
-    """What a batch may take. `unacknowledged` holds with every trigger, the others only if the trigger is `limited`."""
-    room = unacknowledged.room if unacknowledged is not None else None
-    bounds = [bound for bound in (room, options.max_messages if limited else None) if bound is not None]
-    return BatchLimits(messages=min(bounds, default=None), bytes=options.max_bytes if limited else None)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchLimits:
+    """How much a micro-batch may take; None: no limit. All hold together."""
+
+    messages: int | None = None
+    bytes: int | None = None
+    unacknowledged: Unacknowledged | None = None
 
 
 def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
@@ -127,15 +120,19 @@ def batch_ends(
     starts: PartitionOffsets, ends: PartitionOffsets, limits: BatchLimits, entries: Callable[[Ranges], Iterable[Entry]]
 ) -> dict[int, int]:
     """Where the next micro-batch ends in every partition. `entries` gives the log's entries for spans, lazily."""
+    most, unacknowledged = limits.messages, limits.unacknowledged
+    if unacknowledged is not None:
+        ends = window_ends(starts, ends, unacknowledged)
+        most = unacknowledged.room if most is None else min(most, unacknowledged.room)
     reached = dict(ends)
-    if limits.messages is not None:
+    if most is not None:
         backlog = {partition: ends[partition] - start for partition, start in starts.items()}
         waiting = [partition for partition, size in backlog.items() if size > 0]
-        if limits.messages < len(waiting):
-            chosen = longest_waiting(starts, waiting, limits.messages, entries)
+        if most < len(waiting):
+            chosen = longest_waiting(starts, waiting, most, entries)
             shares = {partition: int(partition in chosen) for partition in starts}
         else:
-            shares = split(backlog, limits.messages)
+            shares = split(backlog, most)
         reached = {partition: starts[partition] + share for partition, share in shares.items()}
     if limits.bytes is not None:
         spans = {partition: (start, reached[partition]) for partition, start in starts.items()}

@@ -15,7 +15,7 @@ from partq_spark.group.claims import Claim, Position, View
 from partq_spark.log import tree
 from partq_spark.log.layouts import LayoutWait
 from partq_spark.log.model import Entry, Head, Origin, at
-from partq_spark.query.limits import BatchLimits, PartitionOffsets, Ranges, Unacknowledged, batch_ends, window_ends
+from partq_spark.query.limits import BatchLimits, PartitionOffsets, Ranges, batch_ends
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.settings import Boundary
 
@@ -245,7 +245,6 @@ def planned_batch(
     target: Mapping[int, int] | None,
     waits: Callable[[Mapping[int, int]], Mapping[int, LayoutWait]] = lambda _: {},
     limits: BatchLimits,
-    unacknowledged: Unacknowledged | None = None,
     entries: Callable[[Ranges], Iterable[Entry]],
     fail_on_data_loss: bool,
     warn: Callable[[str], None],
@@ -265,8 +264,6 @@ def planned_batch(
     waiting = waits(starts)
     barred = frozenset(p for p, wait in waiting.items() if wait.until < ends[p])
     ends.update({p: max(starts[p], waiting[p].until) for p in barred})
-    if unacknowledged is not None:
-        ends = window_ends(starts, ends, unacknowledged)
     reached = batch_ends(starts, ends, limits, entries)
     spans = {
         # never less than what was announced before

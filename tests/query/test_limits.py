@@ -213,9 +213,7 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none(in_ha
     hand = Unacknowledged(bound=2, in_hand=dict.fromkeys(range(5), 0) | in_hand)
     at = dict.fromkeys(range(5), 0)
     for _ in range(14):
-        reached = limits.batch_ends(
-            at, limits.window_ends(at, log.ends, hand), BatchLimits(messages=hand.room), log.walk
-        )
+        reached = limits.batch_ends(at, log.ends, BatchLimits(unacknowledged=hand), log.walk)
         assert sum(reached.values()) - sum(at.values()) <= hand.room
         at = reached
     assert at[4] == 1

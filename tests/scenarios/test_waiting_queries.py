@@ -33,7 +33,7 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
     """When nothing tells the wait from one that was slept out."""
     query = alone.query("left", ownership="none").begun().drain()
     consumer = query._reader.process._consumer
-    wait, observe, looks, wakes = consumer._wait_for, consumer.member.observe, list[int](), [True]
+    wait, observe, looks, wakes = consumer._wait, consumer.member.observe, list[int](), [True]
 
     def wait_and_hear(wait_s: float) -> None:
         wait(wait_s)
@@ -50,7 +50,7 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
     looks.clear()
     query.trigger()
     assert not looks, "a whole look is good for a while"
-    monkeypatch.setattr(consumer, "_wait_for", wait_and_hear)
+    monkeypatch.setattr(consumer, "_wait", wait_and_hear)
     query.trigger()
     assert looks
 
