@@ -116,23 +116,20 @@ class Tracing:
         """
         from opentelemetry.trace import Link, SpanKind
 
-        told: dict[str, str | int] = {
+        told = {
             "messaging.system": "partq",
             "messaging.operation.name": operation.name,
             "messaging.operation.type": operation.type,
-        }
-        others = {
             "messaging.destination.name": where.queue,
             "messaging.partq.namespace": where.namespace,
             "messaging.consumer.group.name": where.group,
             "messaging.batch.message_count": messages,
         }
-        told |= {name: value for name, value in others.items() if value is not None}
         span = self._tracer.start_span(
             operation.name if where.queue is None else f"{operation.name} {where.queue}",
             _context(parent or parent_of(links)),
             SpanKind[operation.kind],
-            told,
+            {name: value for name, value in told.items() if value is not None},
             [Link(each) for each in links],
             at_ns,
         )

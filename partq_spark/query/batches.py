@@ -34,7 +34,6 @@ class Announced:
     `planned`: Spark has asked for its partitions, so that it may have been delivered.
     """
 
-    raw: dict[str, Any]
     end: BatchEnd
     spans: Spans
     instance: str | None

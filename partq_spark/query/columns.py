@@ -86,7 +86,8 @@ def default_typed_columns(columns: Columns, include_headers: bool) -> TypedColum
 
     payload = schema_of(columns)
     names = tuple(name for name in METADATA_TYPES if include_headers or name != "headers")
-    return TypedColumns(schema=payload.append(_metadata_field(names)), payload=payload, metadata=names)
+    own = pa.field(METADATA, pa.struct([pa.field(name, METADATA_TYPES[name]) for name in names]))
+    return TypedColumns(schema=payload.append(own), payload=payload, metadata=names)
 
 
 def named_typed_columns(columns: Columns, names: Sequence[str]) -> TypedColumns:
@@ -160,8 +161,8 @@ def _metadata(field: pa.Field) -> tuple[str, ...]:
         raise Invalid(f"column {METADATA!r} is asked for as {asked}: it is STRUCT<{allowed}>, or some of these fields")
     names: list[str] = []
     for inner in field.type:
-        name = _metadata_name(inner.name)
-        if name is None:
+        name = inner.name.lower()
+        if name not in METADATA_TYPES:
             raise Invalid(f"column {METADATA!r} has no field {inner.name!r}: it is STRUCT<{allowed}>")
         if name in names:
             raise Invalid(f"field {inner.name!r} of column {METADATA!r} is asked for twice: name it once")
@@ -172,14 +173,6 @@ def _metadata(field: pa.Field) -> tuple[str, ...]:
             )
         names.append(name)
     return tuple(names)
-
-
-def _metadata_name(name: str) -> str | None:
-    return next((known for known in METADATA_TYPES if known == name.lower()), None)
-
-
-def _metadata_field(names: Sequence[str]) -> pa.Field:
-    return pa.field(METADATA, pa.struct([pa.field(name, METADATA_TYPES[name]) for name in names]))
 
 
 def _unknown(columns: Columns, name: str) -> Invalid:

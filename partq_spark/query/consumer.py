@@ -164,8 +164,8 @@ class ConsumerLoop:
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
-            if (last := self._last) is None or last.raw != end or not self._is_still_mine(last):
-                last = self._last = self._repeated(self._participant.checked(start), end, after, wanted)
+            if (last := self._last) is None or last.end != after or not self._is_still_mine(last):
+                last = self._last = self._repeated(self._participant.checked(start), after, wanted)
                 head = self._participant.fresh_head(after, complete=False)
                 if last.spans:
                     self._origins.require(head, (after.origin,))
@@ -217,7 +217,7 @@ class ConsumerLoop:
     def complete(self, digest: str) -> None:
         """The listener's word: the batch up to the end with this digest is complete. Raises as `look_while_busy`."""
         last, member = self._last, self._participant.bound_member()
-        if last is not None and member is not None and offsets.digest(last.raw) == digest:
+        if last is not None and member is not None and last.end.digest == digest:
             self.acknowledgements.complete(member, last.end)
 
     def stop(self) -> None:
@@ -241,7 +241,7 @@ class ConsumerLoop:
         missed = self._missed
         if missed is None or not before.spans:
             return frozenset()
-        return self._store_retry.call(lambda: missed.of(offsets.digest(offsets.encode(before))))
+        return self._store_retry.call(lambda: missed.of(before.digest))
 
     def _planned(
         self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
@@ -289,13 +289,12 @@ class ConsumerLoop:
     def _given(self, member: Membership, before: BatchEnd, plan: BatchPlan) -> dict[str, Any]:
         self._reached = plan.reached
         end = before.followed_by(plan.all_spans, self._origins.of(self.queue.head, self._reached))
-        raw = offsets.encode(end)
-        self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
+        self._last = Announced(end=end, spans=plan.filled, instance=member.instance)
         self.acknowledgements.begin(end)
         self._pace.news(self._effects.now_s())
         if self._target is not None:
             self._target.moves_on()
-        return raw
+        return offsets.encode(end)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -350,12 +349,12 @@ class ConsumerLoop:
         held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
         return held and self._participant.is_alive(last.instance)
 
-    def _repeated(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
+    def _repeated(self, before: BatchEnd | None, after: BatchEnd, wanted: Spans) -> Announced:
         """Of `wanted` what is still this flow's, announced. With `ackMode=manual` nothing of what another process or
         instance has announced: it comes again in the next batches, in order with all that is not acknowledged.
         """
         member = self._participant.joined(after, complete=False)
-        last = self._last if self._last is not None and self._last.raw == end else None
+        last = self._last if self._last is not None and self._last.end == after else None
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._options.session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
@@ -365,7 +364,7 @@ class ConsumerLoop:
             if self._options.manual_acks and not announced:
                 _log.info("%s: what is not acknowledged comes again", self._participant.name)
                 self.acknowledgements.given_out.void(wanted.keys())
-                return Announced(raw=end, end=after, spans={}, instance=member.instance)
+                return Announced(end=after, spans={}, instance=member.instance)
             found = self._store_retry.call(partial(repetition, wanted, view, self._participant.checkpoint, announced))
             if not found.doubtful:
                 ends = {
@@ -374,12 +373,12 @@ class ConsumerLoop:
                 if self._store_retry.call(partial(member.deliver, ends)):
                     if found.moved:
                         if self._missed is not None:
-                            note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
+                            note = partial(self._missed.note, after.digest, found.moved, after.queue_id)
                             self._store_retry.call(note)
                         _log.warning(
                             "%s repeats a batch without partitions %s", self._participant.name, sorted(found.moved)
                         )
-                    return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
+                    return Announced(end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
                     f"{self._participant.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "

@@ -10,6 +10,7 @@ mean is decided by the consumer and, for applications, in `client.acknowledge`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -129,13 +130,10 @@ def is_taken(address: Address) -> bool:
     """Whether somebody listens for this flow. Raises `Invalid` if no socket can be made here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.setblocking(False)
-        try:
-            asker.connect(str(folder() / address.stem))
-        except BlockingIOError:
-            return True  # and is busy
-        except OSError:
-            return False
-    return True
+        path = str(folder() / address.stem)
+        with contextlib.suppress(OSError):  # the path is too long
+            return asker.connect_ex(path) in (0, errno.EAGAIN)  # or somebody is there and busy
+    return False
 
 
 def send(path: str, message: Message) -> bool:

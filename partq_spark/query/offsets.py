@@ -63,6 +63,11 @@ class BatchEnd:
         count = self.deliveries + 1 if self.deliveries is not None else None
         return replace(self, spans=spans, deliveries=count, origin=origin)
 
+    @property
+    def digest(self) -> str:
+        """That of its encoding."""
+        return digest(encode(self))
+
 
 def encode(end: BatchEnd) -> dict[str, Any]:
     """The offset as Spark writes it down; equal ends have equal JSON text."""
@@ -131,24 +136,17 @@ def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
         )
 
 
-def require_no_group(end: BatchEnd) -> None:
-    """Raises `Invalid` if the offset belongs to a group."""
-    if end.group is not None or end.flow is not None:
-        raise Invalid(
-            f"the Spark checkpoint belongs to group {end.group!r}, this query has no group: give the option "
-            "`group`, or use a new checkpoint location"
-        )
-
-
-def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
-    """Raises `Invalid` if the offset belongs to another group, to none, or to another flow than `flow`, if that is
-    given.
+def require_same_group(end: BatchEnd, group: str | None, flow: str | None) -> None:
+    """Raises `Invalid` if the offset belongs to another group than `group` (None: to any), or to another flow than
+    `flow`, if that is given.
     """
-    if end.group != group or end.flow is None:
+    if end.group != group or (end.flow is None) != (group is None):
         whose = "a query without a group" if end.group is None else f"group {end.group!r}"
+        mine, way = f"group={group!r}", "give the group it began with"
+        if group is None:
+            mine, way = "no group", "give the option `group`"
         raise Invalid(
-            f"the Spark checkpoint belongs to {whose}, this query has group={group!r}: give the group it began with, "
-            "or use a new checkpoint location"
+            f"the Spark checkpoint belongs to {whose}, this query has {mine}: {way}, or use a new checkpoint location"
         )
     if flow is not None and end.flow != flow:
         raise Invalid(
@@ -157,7 +155,7 @@ def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
         )
 
 
-def in_ack_mode(end: BatchEnd, flow: str, *, manual_acks: bool, to_read: bool = False) -> BatchEnd:
+def in_ack_mode(end: BatchEnd, *, manual_acks: bool, to_read: bool = False) -> BatchEnd:
     """`end` for a query with `manual_acks`, or for one that acknowledges by itself. `to_read`: the batch up to it is
     asked for.
 
@@ -171,15 +169,15 @@ def in_ack_mode(end: BatchEnd, flow: str, *, manual_acks: bool, to_read: bool = 
             return end
         if to_read and any(span.start < span.to for span in end.spans.values()):
             raise Invalid(
-                f"the Spark checkpoint has a batch that was not finished with ackMode=auto, flow {flow!r} has "
+                f"the Spark checkpoint has a batch that was not finished with ackMode=auto, flow {end.flow!r} has "
                 "ackMode=manual now: start it once with ackMode=auto, or use a new checkpoint location, which goes on "
                 "behind what is acknowledged"
             )
         return replace(end, deliveries=0)
     if end.deliveries is not None:
         raise Invalid(
-            f"the Spark checkpoint was written with ackMode=manual, flow {flow!r} has ackMode=auto now, which would "
-            "acknowledge what the application has not: give ackMode=manual, or use a new checkpoint location, which "
+            f"the Spark checkpoint was written with ackMode=manual, flow {end.flow!r} has ackMode=auto now, which "
+            "would acknowledge what the application has not: give ackMode=manual, or use a new checkpoint location, which "
             "goes on behind what the application has acknowledged"
         )
     return end

@@ -75,7 +75,7 @@ class Participant:
         head = self._queue.head
         since = head.groups[self._group.name].since_sequence
         nothing = BatchEnd(queue_id=head.queue_id, group=self._group.name, since=since, flow=self.flow, spans={})
-        return offsets.in_ack_mode(nothing, self.flow, manual_acks=self._group.manual_acks)
+        return offsets.in_ack_mode(nothing, manual_acks=self._group.manual_acks)
 
     def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
         """What an offset of this query's Spark checkpoint means; adopts the flow's name. None: there is none yet.
@@ -85,12 +85,12 @@ class Participant:
         if end is None:
             return None
         if self._group is None:
-            offsets.require_no_group(end)
+            offsets.require_same_group(end, None, None)
             return end
         # Once joined, it stays who it is: another run of the query may write into the same Spark checkpoint.
         offsets.require_same_group(end, self._group.name, self._group.flow if self.member is None else self.flow)
         self.flow = end.flow
-        return offsets.in_ack_mode(end, self.flow or "", manual_acks=self._group.manual_acks, to_read=to_read)
+        return offsets.in_ack_mode(end, manual_acks=self._group.manual_acks, to_read=to_read)
 
     def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
         """The head now; without a group that of the last look, which reads nothing else. Raises `Invalid` if it is
@@ -200,8 +200,6 @@ class EveryPartition(Membership):
         self._effects = effects
         self._done = {partition: span.start for partition, span in known.spans.items()}
         self._partitions = 1 + max(known.spans, default=-1)
-        self._earliest: tuple[int, ...] = ()
-        self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims={})
 
     @property
     def instance(self) -> str:
@@ -214,12 +212,14 @@ class EveryPartition(Membership):
         """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""
         head = self._queue.refresh()
         offsets.require_same_queue(self._known, head.queue_id, str(self._queue))
-        if head.earliest != self._earliest:  # which changes seldom, and says how many partitions there are
-            self._earliest = head.earliest
-            self._partitions = max(self._partitions, len(head.earliest))
-            claims = {partition: _claim(head, partition) for partition in range(self._partitions)}
-            self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
-        return self._view
+        self._partitions = max(self._partitions, len(head.earliest))
+        # From the earliest message on, unless the Spark checkpoint says more.
+        begins = {partition: at(head.earliest, partition) for partition in range(self._partitions)}
+        claims = {
+            p: Claim(partition=p, epoch=EPOCH, position=begin, acknowledged=0, redelivered_below=0, paused=False)
+            for p, begin in begins.items()
+        }
+        return View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
 
     def deliver(self, ends: Mapping[int, int]) -> bool:
         return True
@@ -238,15 +238,3 @@ class EveryPartition(Membership):
     def wait_news(self, timeout_s: float) -> bool:
         self._effects.sleep(timeout_s)
         return False
-
-
-def _claim(head: Head, partition: int) -> Claim:
-    """From the earliest message on, unless the Spark checkpoint says more."""
-    return Claim(
-        partition=partition,
-        epoch=EPOCH,
-        position=at(head.earliest, partition),
-        acknowledged=0,
-        redelivered_below=0,
-        paused=False,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from partq_spark.base.errors import Invalid
 
@@ -35,8 +36,7 @@ IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WantedColumn:
+class WantedColumn(NamedTuple):
     """A column that a reader gives: what it is called there, which of the source's it is, and Spark's word for the type
     that it has.
     """
@@ -51,16 +51,12 @@ class WantedColumns:
     """The columns that a reader gives, in its order."""
 
     columns: tuple[WantedColumn, ...]
+    payload: None = None  # of a typed queue; these are no such columns
 
     @property
     def stored(self) -> tuple[str, ...]:
         """What of a segment they need; the rest of it is not decoded."""
         return tuple(column.source for column in self.columns if column.source in STORED)
-
-    @property
-    def payload(self) -> None:
-        """Of a typed queue; these are no such columns."""
-        return None
 
     @property
     def ddl(self) -> str:
@@ -70,10 +66,7 @@ class WantedColumns:
 
 def default_columns(include_headers: bool) -> WantedColumns:
     """The source's columns for readers that name none."""
-    names = (name for name in SOURCE_TYPES if include_headers or name != "headers")
-    return WantedColumns(
-        columns=tuple(WantedColumn(name=name, source=name, type=SOURCE_TYPES[name][0]) for name in names)
-    )
+    return named_columns([name for name in SOURCE_TYPES if include_headers or name != "headers"])
 
 
 def wanted_columns(given: Sequence[tuple[str, str]]) -> WantedColumns:
