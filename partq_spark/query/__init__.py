@@ -20,7 +20,7 @@ The states of a batch, what brings it there, and what follows:
     announced   The membership took it (`deliver`). If the          Its end is given to Spark.
                 state has changed, it is planned again.
     given out   Spark asked for its partitions, and they are        Tasks read it. Left out is what has moved on: the
-                still held at the epoch in its end (`batches`).     checkpoint has a higher epoch, and the new owner
+                still held at the epoch in its end.                 checkpoint has a higher epoch, and the new owner
                                                                     began at or before that point. In doubt it waits.
     missed      A batch is repeated without a partition that        Written down before it is given out, so that the
                 moved on, and there are no checkpoints.             partition is not taken for read

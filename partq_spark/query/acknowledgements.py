@@ -1,4 +1,5 @@
-"""What of a query's deliveries counts as acknowledged, and who says so. No pyspark.
+"""What of a query's batch is still its own when Spark asks for it, what of its deliveries counts as acknowledged, and
+who says so. No pyspark.
 
 With `ackMode=auto` a complete micro-batch is acknowledged; Spark says that it is complete, and earlier the listener.
 With `manual` only the application acknowledges, and only what this very process gave out (`GivenOut`).
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
+from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.membership import Membership
 from partq_spark.log.model import Origin
@@ -30,14 +33,68 @@ _log = logging.getLogger("partq.flow")
 SAY_AGAIN_S: Final = 60.0
 
 
+# --- what of a batch is still the query's -----------------------------------------------------------------------------
+
+# A partition is delivered if it is held at the epoch in the batch's end. One that has moved on is left out, because its
+# new owner began at or before that point (HAN-10). While that is in doubt, nothing is delivered.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Announced:
+    """An end that was given to Spark, what its batch delivers, and the instance in whose name that was announced.
+    `planned`: Spark has asked for its partitions, so that it may have been delivered.
+    """
+
+    end: BatchEnd
+    spans: Spans
+    instance: str | None
+    planned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repetition:
+    """Of a batch: what is still held, what has moved on, and what nobody can tell yet."""
+
+    held: Spans
+    moved: frozenset[int]
+    doubtful: frozenset[int]
+
+
+def repetition(
+    wanted: Spans, view: View, read: Callable[[int], Checkpoint | None], announced: Collection[int] = ()
+) -> Repetition:
+    """What of `wanted` may be delivered by `view`; `read` reads a checkpoint, and is asked for the others alone.
+    `announced`: what the present instance has announced already, so that a pause waits for it and not it for a pause.
+    """
+    held = {
+        p: span
+        for p, span in wanted.items()
+        if is_claimed(view, p, span.epoch) and (p in announced or not view.claims[p].paused)
+    }
+    moved = {p for p in wanted if p not in held and has_moved_on(read(p), wanted[p].epoch)}
+    return Repetition(held=held, moved=frozenset(moved), doubtful=frozenset(wanted.keys() - held.keys() - moved))
+
+
+def is_claimed(view: View, partition: int, epoch: int) -> bool:
+    """A guard: the partition is claimed, at exactly this epoch; it may be paused."""
+    claim = view.claims.get(partition)
+    return claim is not None and claim.epoch == epoch
+
+
+def has_moved_on(found: Checkpoint | None, epoch: int) -> bool:
+    """A guard: the checkpoint has a higher epoch."""
+    return found is not None and found.epoch > epoch
+
+
+# --- what is acknowledged ---------------------------------------------------------------------------------------------
+
+
 class Acknowledgements:
     """Of one query in one process."""
 
     def __init__(self, queue: QueueLog, options: SourceOptions, participant: Participant, effects: Effects) -> None:
         self._queue = queue
-        self._manual_acks = options.manual_acks
-        self._keeps_offsets = options.keep_offsets
-        self._is_shared = options.is_shared  # else nobody takes anything over while a batch runs
+        self._options = options
         self._participant = participant
         self._effects = effects
         self._times = BatchTimes(queue.name)
@@ -52,15 +109,15 @@ class Acknowledgements:
 
     def to_give(self, spans: Spans) -> Spans:
         """What of the announced batch may be given out now."""
-        return self.given_out.as_planned(spans) if self._manual_acks else spans
+        return self.given_out.as_planned(spans) if self._options.manual_acks else spans
 
     def complete(self, member: Membership, end: BatchEnd) -> None:
         """The batch up to `end` is complete. Raises as the stores do."""
-        if self._manual_acks:
+        if self._options.manual_acks:
             return
         done = {partition: Position(span.epoch, span.to) for partition, span in end.spans.items()}
         member.acknowledge(done, end.origin)
-        if not self._is_shared:
+        if not self._options.is_shared:  # nobody takes anything over while a batch runs
             return
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
         member.note(self._times.remark)
@@ -71,7 +128,7 @@ class Acknowledgements:
         """What was complete before this ownership, and does not come again (`checkpoints=none`). `missed`: what was
         left out of it. Raises as the stores do.
         """
-        known = {} if self._keeps_offsets else left_out(before, view.claims, missed)
+        known = {} if self._options.keep_offsets else left_out(before, view.claims, missed)
         if known:
             member.acknowledge(known)
 
@@ -85,7 +142,7 @@ class Acknowledgements:
         `Invalid` for what was not given out, and as the stores do.
         """
         member = self._participant.bound_member()
-        if not self._manual_acks:
+        if not self._options.manual_acks:
             raise Invalid(
                 f"flow {self._participant.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
             )

@@ -96,18 +96,13 @@ def named_typed_columns(columns: Columns, names: Sequence[str]) -> TypedColumns:
     """
     if isinstance(names, str):
         raise Invalid(f"columns={names!r} is not allowed: give a list of names")
-    from partq_spark.log.schema.versions import schema_of
-
-    today, default = schema_of(columns), default_typed_columns(columns, include_headers=False).schema
+    default = default_typed_columns(columns, include_headers=False).schema
     fields = []
     for name in names:
         column = columns.column(name)
-        if column is not None:
-            fields.append(today.field(column.name).with_name(name))
-        elif name.lower() == METADATA:
-            fields.append(default.field(METADATA).with_name(name))
-        else:
+        if column is None and name.lower() != METADATA:
             raise _unknown(columns, name)
+        fields.append(default.field(METADATA if column is None else column.name).with_name(name))
     return wanted_typed_columns(columns, pa.schema(fields))
 
 

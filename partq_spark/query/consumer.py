@@ -23,13 +23,12 @@ from partq_spark.log import tree
 from partq_spark.log.connect import open_queue
 from partq_spark.log.model import Head
 from partq_spark.query import offsets, planning
-from partq_spark.query.acknowledgements import Acknowledgements
-from partq_spark.query.batches import Announced, IdleLook, Origins, is_claimed, repetition
+from partq_spark.query.acknowledgements import Acknowledgements, Announced, is_claimed, repetition
 from partq_spark.query.limits import BatchLimits, Unacknowledged
 from partq_spark.query.notify import Address
-from partq_spark.query.offsets import BatchEnd, BatchSpan
+from partq_spark.query.offsets import BatchEnd, BatchSpan, Origins
 from partq_spark.query.participant import Participant
-from partq_spark.query.planning import BatchPlan, Spans
+from partq_spark.query.planning import BatchPlan, IdleLook, Spans
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import LEAST_S, AvailableNowTarget, Pace
 

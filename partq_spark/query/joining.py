@@ -23,7 +23,7 @@ from partq_spark.log.groups import require_ownership
 from partq_spark.log.model import at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
-from partq_spark.query.batches import rewind_command
+from partq_spark.query.offsets import rewind_command
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 
 BEAT_S = 1.0

@@ -230,10 +230,8 @@ def _inode(path: str) -> int:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n") and len(data) < _MOST_BYTES and (part := connection.recv(65536)):
-        data += part
-    return data
+    with connection.makefile("rb") as lines:
+        return lines.readline(_MOST_BYTES)
 
 
 def _checked(answer: Message) -> Message:

@@ -16,14 +16,25 @@ again, and the same messages read from the same offset would make the same text:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import xxhash
 
-from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.log.model import Origin
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.log import tree
+from partq_spark.log.connect import QueueAddress
+from partq_spark.log.model import Head, Origin
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.seeking import LoadChunk
+from partq_spark.query.settings import Boundary, SourceOptions
+
+_log = logging.getLogger("partq.flow")
 
 VERSION = 1
 
@@ -177,7 +188,101 @@ def in_ack_mode(end: BatchEnd, *, manual_acks: bool, to_read: bool = False) -> B
     if end.deliveries is not None:
         raise Invalid(
             f"the Spark checkpoint was written with ackMode=manual, flow {end.flow!r} has ackMode=auto now, which "
-            "would acknowledge what the application has not: give ackMode=manual, or use a new checkpoint location, which "
-            "goes on behind what the application has acknowledged"
+            "would acknowledge what the application has not: give ackMode=manual, or use a new checkpoint location, "
+            "which goes on behind what the application has acknowledged"
         )
     return end
+
+
+# --- whether the log still has what was read --------------------------------------------------------------------------
+
+# Whether the log still has what a query has read, or was put back from an older copy and has grown past it. No pyspark.
+#
+# An offset says how many messages of a partition were read, and nothing of which: a store that was put back gives their
+# numbers to other messages. So Spark's offsets and the group's checkpoints name the newest publish that was read
+# (`log.model.Origin`). It is older than all that is read next: a log that has it has all that was read. Of what another
+# flow had read that says nothing: it may have done so before the copy was put back, and this one after it.
+
+
+class Origins:
+    """Of one query in one process. It reads chunks of the log only where the heads that it sees do not tell by
+    themselves: at its start, or when more was published between two looks than a head names singly.
+    """
+
+    def __init__(self, queue: QueueLog, options: SourceOptions) -> None:
+        self._queue = queue
+        self._options = options
+        self._head: Head | None = None
+        self._known: set[Origin] = set()  # the log has them, by `_head`: what was asked for last, and since
+        self._told: set[bool | None] = set()
+
+    def follow(self, head: Head) -> None:
+        """`head` was read."""
+        if self._head is not None and head is not self._head and not tree.goes_on(self._head, head):
+            self._known.clear()
+        self._head = head
+
+    def require(self, head: Head, origins: Collection[Origin | None]) -> None:
+        """Raises `ObjectMissing` if `head`, which is the queue's last, does not have all of these (failOnDataLoss)."""
+        self.follow(head)
+        load = cache(self._queue.load_chunk)  # many partitions' publishes lie in few chunks
+        asked = {origin for origin in origins if origin is not None}
+        for origin in sorted(asked - self._known):
+            self._look_for(origin, load)
+        self._known = asked
+
+    def of(self, head: Head, ends: Mapping[int, int]) -> Origin | None:
+        """What a batch up to `ends` comes from."""
+        origin = tree.origin_of(head, ends)
+        if origin is not None:
+            self._known.add(origin)
+        return origin
+
+    def _look_for(self, origin: Origin, load: LoadChunk) -> None:
+        found = self._queue.settled(lambda now: tree.has_publish(now, origin, load))
+        if found is False and self._options.fail_on_data_loss:
+            raise ObjectMissing(self._missing(origin))
+        if found or found in self._told:
+            return
+        self._told.add(found)
+        if found is None:
+            _log.info(
+                "publish %d of %s was trimmed or compacted since it was read: whether the store was put back from an "
+                "older copy cannot be told",
+                origin.sequence,
+                self._queue,
+            )
+        else:
+            _log.warning("%s: skipped (failOnDataLoss=false)", self._missing(origin))
+
+    def _missing(self, origin: Origin) -> str:
+        time, group = format_rfc3339(origin.time_us), self._options.group
+        if group is not None and group.keep_offsets:
+            who = f"group {group.name!r} has"
+            command = rewind_command(self._options.target, group.name, Boundary(time_us=origin.time_us))
+            way = f"take the group back to where the copy ended: `{command} --yes`"
+        else:
+            who = "the query has"
+            way = (
+                f"use a new checkpoint location with startingTimestamp={time}, which begins where the copy ended, or "
+                "set failOnDataLoss=false to go on at the offsets that were reached"
+            )
+        return (
+            f"{who} read publish {origin.sequence} of {time}, which {self._queue} does not have: was the store "
+            "restored from an older copy? There are other messages at offsets that count as read. Restore a copy "
+            f"that has it, or {way}"
+        )
+
+
+def rewind_command(target: QueueAddress, group: str, place: Boundary) -> str:
+    """What takes the group to `place`, where it is past it."""
+    words = ["partq", "checkpoints", "rewind", target.queue, "--group", group]
+    if place.time_us is not None:
+        words += ["--to-timestamp", format_rfc3339(place.time_us)]
+    elif place.offsets is not None and len(set(place.offsets.values())) > 1:
+        words += ["--partition", "P", "--to", "OFFSET"]
+    else:
+        words += ["--to", str(next(iter(place.offsets.values()))) if place.offsets else "earliest"]
+    if target.namespace != "default":
+        words += ["--namespace", target.namespace]
+    return shlex.join([*words, "--store", target.store])

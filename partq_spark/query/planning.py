@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
@@ -56,6 +57,15 @@ class BatchPlan:
     def filled(self) -> Spans:
         """What the batch reads."""
         return {partition: span for partition, span in self.spans.items() if span.start < span.to}
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLook:
+    """A whole look at `at_s` after which there was nothing to do."""
+
+    start: dict[str, Any]
+    plan: BatchPlan
+    at_s: float
 
 
 # --- where a query begins and goes on ---------------------------------------------------------------------------------
