@@ -1,5 +1,6 @@
 """JSON documents that decide something: a person can read them, a checksum tells damage, a type says what they may
-hold.
+hold. And small things that decide, which have no room for such a frame: metadata of an object, or the fields of a
+document in Redis, with a checksum of their own.
 
 One kind of document is a `JsonDocument`: the type of its content, which msgspec writes and reads, the number of its
 format, and what to do about one that is damaged. What the type does not allow is refused with the name of the object,
@@ -11,7 +12,7 @@ filled.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -44,6 +45,34 @@ def check_sum(data: bytes | memoryview, said: str, name: object, repair: str) ->
     found = checksum(data)
     if found != said:
         raise Corrupt(f"{name} is damaged: its checksum is {found}, {said} was written down; {repair}")
+
+
+CHECKSUM: Final = "checksum"
+"""The key of the checksum in metadata. A flipped digit in an offset would still be an offset."""
+
+
+def checksum_of(metadata: Mapping[str, str]) -> str:
+    """That of the lines `key=value` of all keys but `checksum`, sorted by key."""
+    lines = "".join([f"{key}={value}\n" for key, value in sorted(metadata.items()) if key != CHECKSUM])
+    return checksum(lines.encode(errors="surrogatepass"))
+
+
+def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The same with its checksum."""
+    return {**metadata, CHECKSUM: checksum_of(metadata)}
+
+
+def check_sealed(metadata: Mapping[str, str], what: object, repair: str) -> None:
+    """Raises `Corrupt` unless the metadata is as somebody sealed it. `what` names it in the message, `repair` is the
+    next step.
+    """
+    said, found = metadata.get(CHECKSUM), checksum_of(metadata)
+    if found != said:
+        says = "is missing" if said is None else f"says {said[:40]!a}"
+        raise Corrupt(
+            f"{what} is damaged, or was edited by hand: its metadata has the checksum {found}, its key {CHECKSUM!r}"
+            f" {says}; {repair}"
+        )
 
 
 class JsonDocument(Generic[T]):

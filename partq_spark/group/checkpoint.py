@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.checksums import check_sealed, sealed
+from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.group.model import Owner
 from partq_spark.log.model import Origin
 

@@ -8,8 +8,7 @@ seconds that remain and read back onto the reader's own clock, so that no clock 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
@@ -54,9 +53,8 @@ _OwnerNumber = Annotated[int, Meta(ge=_NOBODY, le=MOST)]
 
 
 class _PartitionRow(NamedTuple):
-    """Four values where nothing is going on, all ten where something is."""
+    """Three values where nothing is going on, all nine where something is."""
 
-    partition: Whole
     phase: Phase
     epoch: Whole
     owner: _OwnerNumber
@@ -77,15 +75,13 @@ class _State(Struct, frozen=True, kw_only=True):
     altered: bool
     binds: Whole
     retired: Mapping[Whole, Whole]
-    flows: list[Flow]
+    flows: Mapping[str, Flow]
     owners: list[Owner]
-    partitions: list[_PartitionRow]
+    partitions: Mapping[Whole, _PartitionRow]
 
 
 def _check_state(state: _State) -> None:
-    _once("partition", (row.partition for row in state.partitions))
-    _once("flow", (row.name for row in state.flows))
-    last = max((max(row.owner, row.to) for row in state.partitions), default=_NOBODY)
+    last = max((max(row.owner, row.to) for row in state.partitions.values()), default=_NOBODY)
     if last >= len(state.owners):
         raise ValueError(f"a partition is owned by number {last} of {len(state.owners)} owners")
 
@@ -112,9 +108,9 @@ def encode_state(state: GroupState, now_s: float) -> bytes:
             altered=state.altered,
             binds=state.binds,
             retired=dict(sorted(state.retired.items())),
-            flows=[flow for _, flow in sorted(state.flows.items())],
+            flows=dict(sorted(state.flows.items())),
             owners=owners,
-            partitions=[_partition_out(one, number_of, now_s) for _, one in sorted(state.partitions.items())],
+            partitions={p: _partition_out(one, number_of, now_s) for p, one in sorted(state.partitions.items())},
         )
     )
 
@@ -129,8 +125,8 @@ def decode_state(body: bytes, now_s: float, where: object) -> GroupState:
     return GroupState(
         queue_id=found.queue_id,
         settings=found.settings,
-        partitions={row.partition: _partition_in(row, owners, now_s) for row in found.partitions},
-        flows={one.name: one for one in found.flows},
+        partitions={number: _partition_in(number, row, owners, now_s) for number, row in found.partitions.items()},
+        flows=found.flows,
         retired=found.retired,
         status=found.status,
         holddown_until_s=_until(found.holddown_left_s, now_s),
@@ -141,7 +137,7 @@ def decode_state(body: bytes, now_s: float, where: object) -> GroupState:
 
 
 def _partition_out(one: Partition, number_of: Mapping[Owner | None, int], now_s: float) -> _PartitionRow:
-    short = (one.partition, one.phase, one.epoch, number_of[one.owner])
+    short = (one.phase, one.epoch, number_of[one.owner])
     if one.to is None and one.deadline_s is None and not (one.to_epoch or one.drained or one.removed or one.stuck):
         return cast("_PartitionRow", short)  # and read as a whole one
     return _PartitionRow(
@@ -155,9 +151,9 @@ def _partition_out(one: Partition, number_of: Mapping[Owner | None, int], now_s:
     )
 
 
-def _partition_in(row: _PartitionRow, owners: Sequence[Owner | None], now_s: float) -> Partition:
+def _partition_in(number: int, row: _PartitionRow, owners: Sequence[Owner | None], now_s: float) -> Partition:
     return Partition(
-        partition=row.partition,
+        partition=number,
         phase=row.phase,
         epoch=row.epoch,
         owner=owners[row.owner],
@@ -191,12 +187,6 @@ def decode_lease(body: bytes, where: object) -> Lease:
 
 
 # --- what both share --------------------------------------------------------------------------------------------------
-
-
-def _once(what: str, keys: Iterable[object]) -> None:
-    key, times = next(iter(Counter(keys).most_common(1)), (None, 0))
-    if times > 1:
-        raise ValueError(f"{what} {key} comes twice")
 
 
 def _left(until_s: float | None, now_s: float) -> float | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.checksums import check_sealed, sealed
+from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries

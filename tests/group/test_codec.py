@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.json_documents import checksum
-from partq_spark.group.checksums import CHECKSUM, sealed
+from partq_spark.base.json_documents import CHECKSUM, checksum, sealed
 from partq_spark.group.codec import decode_state, encode_lease, encode_state
 from partq_spark.group.documents.api import Found
 from partq_spark.group.model import (
@@ -90,9 +89,8 @@ def test_deadlines_go_by_what_remains_and_never_by_the_clock_of_another_process(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"partitions": [[0, "owned", 1, 0], [0, "owned", 2, 0]]}, "partition 0 comes twice"),
-        ({"partitions": [[0, "owned", 1, 2]]}, "a partition is owned by number 2 of 2 owners"),
-        ({"flows": [["a", "b", True, 1, False, 0]] * 2}, "flow a comes twice"),
+        ({"partitions": {"0": ["owned", 1, 2]}}, "a partition is owned by number 2 of 2 owners"),
+        ({"partitions": {"0": ["lost", 1, 0]}}, r"Invalid enum value 'lost'.*found 'lost'"),
         ({"format": 2}, r"has format 2, this partq reads format 1.*one version of partq"),
     ],
 )

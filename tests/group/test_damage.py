@@ -19,8 +19,8 @@ import pytest
 from redis import Redis
 
 from partq_spark.base.errors import Corrupt, Fenced, Invalid
+from partq_spark.base.json_documents import sealed
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.checksums import sealed
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.model import GroupSettings, GroupState, Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, StateDocument
@@ -356,7 +356,7 @@ WHOLE: Final = {"epoch": "1", "redelivered_below": "0", "may_reach": "0", "queue
         (sealed(WHOLE | {"since": "-3"}), "'since' is '-3'"),
         (sealed(WHOLE | {"flow": "a"}), "'instance' is missing"),
         (sealed(WHOLE | {"offset": "1.5"}), "'offset' is '1.5'"),
-        (WHOLE, "has no metadata key 'checksum': an earlier version of partq wrote it, it is damaged"),
+        (WHOLE, "damaged, or was edited by hand.*its key 'checksum' is missing"),
         (sealed(WHOLE) | {"offset": "2000"}, "damaged, or was edited by hand.*restore the blob.*delete it"),
         (sealed(WHOLE) | {"more": "1"}, "damaged, or was edited by hand.*restore the blob.*delete it"),
     ],

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote
 
 from partq_spark.base.effects import store_effects
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.group.checksums import check_sealed, sealed
+from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.group.checksums import sealed
+from partq_spark.base.json_documents import sealed
 from partq_spark.group.documents.urls import NAME, known_id, parse_ownership, store_id
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store

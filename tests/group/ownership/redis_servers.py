@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from partq_spark.group.checksums import sealed
+from partq_spark.base.json_documents import sealed
 from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_client import RedisClient
 from partq_spark.group.documents.urls import NAME, RedisUrl, parse_ownership
