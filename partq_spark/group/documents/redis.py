@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ from partq_spark.group.documents.urls import known_id, store_id
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import UNCHANGED, ObjectStore, Unchanged
 
-_CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
+_CHANNEL: Final = re.compile(r"partq:\{[^/{}]+/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
 _TOKEN: Final = re.compile(r"([0-9A-Za-z]+) ")
 _VERSION: Final = " version"
 
@@ -72,33 +72,60 @@ class RedisDocuments(Documents):
         if self._listener is not None:
             self._listener.close()
 
-    def _at(self, group: GroupKey) -> _Place:
-        """Where the group's keys are. Raises as `store_id`."""
-        return _Place(self._known_store_id(), group)
-
-    def _known_store_id(self) -> str:
+    def _key(self, group: GroupKey, folder: str) -> str:
+        """Of a folder, or the name of a channel. Several stores may share one Redis, and have groups of the same name.
+        Raises as `store_id`.
+        """
         self._store_id = self._store_id or store_id(self._store)
-        return self._store_id
+        return f"partq:{{{self._store_id}/{group}}}:{folder}"
 
     def where(self, group: GroupKey, name: str) -> str:
-        return self._at(group).shown(name)
+        folder, field = _split(name)
+        key = self._key(group, folder)
+        return f'Redis key {key}, field {field} (HDEL "{key}" "{field}" "{field}{_VERSION}" removes it)'
 
     # ---- operations
 
     def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> Any:
-        place = self._at(group)
-        call = _Call(place)
-        for operation in operations:
-            call.add(operation)
-        keys = [place.key(folder) for folder in call.folders or ("state",)]
+        tokens = [new_token() for _ in operations]
+        words = [word for each in zip(operations, tokens, strict=True) for word in self._words(group, *each)]
         changes = any(isinstance(operation, Swap | Remove) for operation in operations)
-        replies = self._client.call(keys, *call.arguments, changes=changes)
-        answered = zip(operations, call.tokens, replies, strict=True)
-        return tuple(_answer(place, operation, token, reply) for operation, token, reply in answered)
+        replies = self._run(group, *words, changes=changes)
+        return tuple(self._answer(group, *each) for each in zip(operations, tokens, replies, strict=True))
 
     def drop(self, group: GroupKey) -> None:
-        place = self._at(group)
-        self._client.call([place.key(folder) for folder in FOLDERS], "drop", changes=True)
+        self._run(group, "drop", changes=True)
+
+    def _run(self, group: GroupKey, *words: str | bytes | int, changes: bool) -> Reply:
+        return self._client.call([self._key(group, folder) for folder in FOLDERS], *words, changes=changes)
+
+    def _words(self, group: GroupKey, operation: DocumentOperation[Any], token: str) -> Sequence[str | bytes | int]:
+        """What the script is told; `token` is that of a new version."""
+        match operation:
+            case Load(name=name, known=known):
+                return "load", *_place(name), known or ""
+            case Listing(folder=folder):
+                return "list", _place(folder)[0]
+            case Swap(name=name, value=value, expected=expected):
+                content = value if isinstance(value, bytes) else msgspec.json.encode(value)
+                return "swap", *_place(name), expected or "", token, content
+            case Remove(name=name, expected=expected):
+                return "remove", *_place(name), expected or ""
+            case Announce(audience=audience):
+                return "announce", self._key(group, audience)
+        raise NotImplementedError(operation)
+
+    def _answer(self, group: GroupKey, operation: DocumentOperation[Any], token: str, reply: Reply) -> object:
+        match operation:
+            case Load(name=name):
+                return _loaded(name, reply)
+            case Listing(folder=folder):
+                return _listed(folder, self._key(group, folder), *reply)
+            case Swap():
+                return token if reply == 1 else None
+            case Remove():
+                return bool(reply)
+        return None
 
     # ---- news
 
@@ -106,8 +133,9 @@ class RedisDocuments(Documents):
         channels = self._listening().wait(timeout_s)
         if channels is None:
             return None
-        found = (_group_of(channel, self._known_store_id()) for channel in channels)
-        return frozenset(key for key in found if key is not None)
+        matches = (match for channel in channels if (match := _CHANNEL.fullmatch(channel)) is not None)
+        groups = {match.string: GroupKey(*match.groups()) for match in matches}
+        return frozenset(key for channel, key in groups.items() if channel.startswith(self._key(key, "")))
 
     def _listening(self) -> Listener:
         if self._listener is None:
@@ -115,25 +143,8 @@ class RedisDocuments(Documents):
                 # Of all stores: Redis compares a pattern with the user's rights letter by letter.
                 self._listener = Listener(self._client, "PSUBSCRIBE", f"partq:*:{Audience.COORDINATORS}")
             else:
-                self._listener = Listener(self._client, "SUBSCRIBE", self._at(self._group).key(Audience.FLOWS))
+                self._listener = Listener(self._client, "SUBSCRIBE", self._key(self._group, Audience.FLOWS))
         return self._listener
-
-
-class _Place(NamedTuple):
-    """Where a group's keys are: several stores may share one Redis, and have groups of the same name."""
-
-    store_id: str
-    group: GroupKey
-
-    def key(self, folder: str) -> str:
-        """A key, or a channel."""
-        return f"partq:{{{self.store_id}/{self.group}}}:{folder}"
-
-    def shown(self, name: str) -> str:
-        """A document in messages."""
-        folder, field = _split(name)
-        key = self.key(folder)
-        return f'Redis key {key}, field {field} (HDEL "{key}" "{field}" "{field}{_VERSION}" removes it)'
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -142,57 +153,10 @@ def _split(name: str) -> tuple[str, str]:
     return folder, rest or name
 
 
-def _group_of(channel: str, store_id: str) -> GroupKey | None:
-    """Whose news came over a channel; None if it is another store's group."""
-    match = _CHANNEL.fullmatch(channel)
-    return GroupKey(*match.groups()[1:]) if match is not None and match[1] == store_id else None
-
-
-class _Call:
-    """The arguments of one run of the script. `tokens` has a new one for each swap."""
-
-    def __init__(self, place: _Place) -> None:
-        self._place = place
-        self.folders: dict[str, int] = {}  # and where their keys stand
-        self.arguments: list[str | bytes | int] = []
-        self.tokens: list[str] = []
-
-    def add(self, operation: DocumentOperation[Any]) -> None:
-        token = ""
-        match operation:
-            case Load(name=name, known=known):
-                self.arguments += ["load", *self._field(name), known or ""]
-            case Listing(folder=folder):
-                self.arguments += ["list", self._place_of(folder)]
-            case Swap(name=name, value=value, expected=expected):
-                token = new_token()
-                content = value if isinstance(value, bytes) else msgspec.json.encode(value)
-                self.arguments += ["swap", *self._field(name), expected or "", token, content]
-            case Remove(name=name, expected=expected):
-                self.arguments += ["remove", *self._field(name), expected or ""]
-            case Announce(audience=audience):
-                self.arguments += ["announce", self._place.key(audience)]
-        self.tokens.append(token)
-
-    def _place_of(self, folder: str) -> int:
-        return self.folders.setdefault(folder, len(self.folders) + 1)
-
-    def _field(self, name: str) -> tuple[int, str]:
-        folder, field = _split(name)
-        return self._place_of(folder), field
-
-
-def _answer(place: _Place, operation: DocumentOperation[Any], token: str, reply: Reply) -> object:
-    match operation:
-        case Load():
-            return _loaded(operation.name, reply)
-        case Listing(folder=folder):
-            return _listed(place, folder, *reply)
-        case Swap():
-            return token if reply == 1 else None
-        case Remove():
-            return bool(reply)
-    return None
+def _place(name: str) -> tuple[int, str]:
+    """The number of its folder's key, and its field."""
+    folder, field = _split(name)
+    return FOLDERS.index(folder) + 1, field
 
 
 def _loaded(name: str, reply: Reply) -> Found | Unchanged | None:
@@ -205,14 +169,12 @@ def _loaded(name: str, reply: Reply) -> Found | Unchanged | None:
     return Found(name, _token_in(line), content, _age_s(line, int(now)))
 
 
-def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Sequence[Found]:
+def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found]:
     try:
         lines = content.decode().split("\n") if content else []
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
     except ValueError:
-        raise Corrupt(
-            f"{place.key(folder)} holds what partq did not write, or is damaged: remove it, flows bind anew"
-        ) from None
+        raise Corrupt(f"{key} holds what partq did not write, or is damaged: remove it, flows bind anew") from None
     now_ms = int(now)
     return [
         Found(f"{folder}/{field}", _token_in(line), value, _age_s(line, now_ms))
