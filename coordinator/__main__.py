@@ -118,7 +118,7 @@ def _serve(settings: Settings, environ: Mapping[str, str]) -> int:
         name=settings.name,
         store=store.url,
         namespace=settings.namespace,
-        ownership=ownership.url,
+        ownership=ownership.documents.url,
         health_port=health.port if health is not None else None,
         page=isinstance(health, PageServer),
     )

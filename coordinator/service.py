@@ -67,7 +67,7 @@ class Service:
         self._ownership = ownership
         self._log = Log(settings.name)
         self._effects = effects or Effects()
-        self.heads = Heads(store, settings.namespace, ownership=ownership.url)
+        self.heads = Heads(store, settings.namespace, ownership=ownership.documents.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fence_threads = ThreadPoolExecutor(settings.fence_threads, thread_name_prefix="fence")
         self._news_thread = ThreadPoolExecutor(1, thread_name_prefix="news")
@@ -250,7 +250,7 @@ class Service:
     def _look_at_heads(self) -> float:
         all_seen = False
         try:
-            self._ownership.look_at_place()
+            self._ownership.documents.look_at_place()
             names = self.heads.queues()
             problems = [
                 problem for problem in self._look_side_by_side(self._look_at_head, names) if problem is not None

@@ -108,7 +108,7 @@ class Binder:
         cause: Exception | None = None
         backoff = self._backoff()
         for _ in range(MAX_TRIES):
-            lives = self._ownership.lives
+            lives = self._ownership.documents.lives
             try:
                 former = self._former()
                 instance = self._effects.token()  # another one with each try, which finds this one as its own
@@ -161,7 +161,7 @@ class Binder:
         """
         found = self._ownership.read_flow(self._key, self._flow)
         moves = 0
-        interval_s = max(_WATCH_INTERVAL_S, self._ownership.look_interval_s)
+        interval_s = max(_WATCH_INTERVAL_S, self._ownership.documents.look_interval_s)
         still_since_s = self._effects.now_s()
         while found is not None and self._may_live(found.value):
             beat = found

@@ -188,7 +188,7 @@ def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None
     before = {name: beat for name, beat in ownership.look_at_flows(left.key).beats.items() if name in timeouts}
     begun_s = effects.now_s()
     waits = {name: min(timeouts[name], LONGEST_WATCH_S) - beat.age_s for name, beat in before.items()}
-    interval_s = max(_WATCH_INTERVAL_S, ownership.look_interval_s)
+    interval_s = max(_WATCH_INTERVAL_S, ownership.documents.look_interval_s)
     while (left_s := max(waits.values(), default=0.0) - (effects.now_s() - begun_s)) > 0:
         effects.sleep(min(interval_s, left_s))
         seen = ownership.look_at_flows(left.key)
@@ -257,7 +257,7 @@ def _summary(
     queue: QueueLog, head: Head, name: str, ownership: Ownership | None, away: list[PartqError]
 ) -> GroupSummary:
     group = head.groups[name]
-    if ownership is not None and group.ownership not in (None, group_kind(ownership.url)):
+    if ownership is not None and group.ownership not in (None, group_kind(ownership.documents.url)):
         ownership = None  # it knows nothing of this one
     progress = progress_of(queue, name, head)
     problems: list[PartqError] = list(progress.damaged.values())

@@ -84,7 +84,7 @@ class Session(GroupMembership):
         self._holdings.mapping = dict(mapping or {})
         life = self._life = self._binder.bind(self._holdings.mapping)
         until_s = self._effects.now_s() + wait_s
-        pause_s = self._ownership.look_interval_s * _FIRST_LOOK
+        pause_s = self._ownership.documents.look_interval_s * _FIRST_LOOK
         while True:
             try:
                 life = self._observed_life()
@@ -100,7 +100,7 @@ class Session(GroupMembership):
             if answered or left_s <= 0:
                 return self._view(life)
             self._effects.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * _LOOKS_GROW, self._ownership.look_interval_s)
+            pause_s = min(pause_s * _LOOKS_GROW, self._ownership.documents.look_interval_s)
             self._beat_if_due()
 
     def _beat_if_due(self) -> None:
@@ -232,7 +232,7 @@ class Session(GroupMembership):
 
     def _is_alive(self, life: Life) -> bool:
         """Its lease lasts, in the life of the store in which it bound."""
-        return life.is_alive(self._effects.now_s(), self._ownership.lives)
+        return life.is_alive(self._effects.now_s(), self._ownership.documents.lives)
 
     def _is_state_unchanged(self) -> bool:
         """Whether the group's state is still the one that was looked at last."""

@@ -72,7 +72,7 @@ class InRedis:
 
     def __init__(self, server: RedisServer) -> None:
         self.raw: Any = Redis(port=server.port, decode_responses=False)  # its types know nothing of that
-        self._documents = open_redis(server)._documents
+        self._documents = open_redis(server).documents
         self._documents.drop(KEY)
 
     def open(self) -> Ownership:
@@ -137,7 +137,7 @@ def begin(place: Place) -> Ownership:
 def state(place: Place) -> GroupState:
     found = place.open().read_state(KEY)
     assert isinstance(found, StateDocument)
-    return decode_state(found.body, 0.0, place.open()._documents.where(KEY, "state"))
+    return decode_state(found.body, 0.0, place.open().documents.where(KEY, "state"))
 
 
 def flow(place: Place) -> object:

@@ -55,7 +55,7 @@ class Flows:
     """The flows of all groups, as one user sees and changes them."""
 
     def __init__(self, documents: Documents) -> None:
-        self._documents = documents
+        self.documents = documents
         self._registers: dict[tuple[GroupKey, str], DocumentRegister[Any]] = {}
         self._said: dict[GroupKey, dict[str, tuple[Value, FlowRecord]]] = {}
         self._beating = threading.Lock()  # held while a heartbeat is written: two threads do so
@@ -63,7 +63,7 @@ class Flows:
     def _register(self, key: GroupKey, name: str, decode: Callable[[Found, str], T]) -> DocumentRegister[T]:
         """A document of a group, as this user saw it last."""
         found = self._registers.get((key, name))
-        return found or self._registers.setdefault((key, name), DocumentRegister(self._documents, key, name, decode))
+        return found or self._registers.setdefault((key, name), DocumentRegister(self.documents, key, name, decode))
 
     def _state(self, key: GroupKey) -> DocumentRegister[StateDocument]:
         """The group's state, body and all: what a heartbeat meets is what `read_state` tells."""
@@ -82,24 +82,24 @@ class Flows:
         for found in listed:
             before = known.get(found.name)
             if before is None or before[0] != found.value:
-                before = found.value, decode_flow(found, self._documents.where(key, found.name))
+                before = found.value, decode_flow(found, self.documents.where(key, found.name))
             said[found.name] = before
         self._said[key] = said
         return {record.flow: record for _, record in said.values()}
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
         """What all flows of the group say, by name, by one listing."""
-        (listed,) = self._documents.ask(key, Listing(BEATS))
+        (listed,) = self.documents.ask(key, Listing(BEATS))
         return self._flows_in(key, listed)
 
     def look_at_flows(self, key: GroupKey) -> FlowsSeen:
         """All flows, and what is wrong with those that cannot be read: for people."""
-        (listed,) = self._documents.ask(key, Listing(BEATS))
+        (listed,) = self.documents.ask(key, Listing(BEATS))
         seen = FlowsSeen({}, {})
         for found in listed:
             flow = found.name.removeprefix(BEATS_IN)
             try:
-                record = decode_flow(found, self._documents.where(key, found.name))
+                record = decode_flow(found, self.documents.where(key, found.name))
             except Corrupt as problem:
                 seen.damaged[flow] = problem
             else:
@@ -186,25 +186,18 @@ class Flows:
         name, state = beat_name(flow), self._state(key)
         for _ in range(_TRIES):
             known = state.seen
-            found, answer = self._documents.ask(key, Load(name), state.look(known))
+            found, answer = self.documents.ask(key, Load(name), state.look(known))
             seen = state.saw(answer, known)
             if seen is None or seen.value.token != state_token:
                 return False
             if not isinstance(found, Found):
                 return True
-            if decode_flow(found, self._documents.where(key, name)).instance != instance:
+            if decode_flow(found, self.documents.where(key, name)).instance != instance:
                 return True
-            (removed,) = self._documents.ask(key, Remove(name, found.token))
+            (removed,) = self.documents.ask(key, Remove(name, found.token))
             if removed:
                 return True
         raise restless(key, flow)
-
-    def _forget_group(self, key: GroupKey) -> None:
-        """Its documents are gone."""
-        self._said.pop(key, None)
-        for place in list(self._registers):  # other groups' threads change it meanwhile
-            if place[0] == key:
-                self._registers.pop(place, None)
 
 
 def _is_bound(heart: Seen[FlowRecord], instance: str) -> bool:

@@ -52,7 +52,8 @@ _TRIES: Final = 4
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
-    `effects` is for the times and claims of ownership records.
+    `documents` tell where all of it lies, how often to look, and which life of the store this is; `effects` is for the
+    times and claims of ownership records.
     """
 
     def __init__(self, documents: Documents, effects: Effects | None = None) -> None:
@@ -60,30 +61,11 @@ class Ownership(Flows):
         self._effects = effects if effects is not None else Effects()
 
     def __repr__(self) -> str:
-        return f"Ownership({self._documents!r})"
-
-    @property
-    def url(self) -> str:
-        """The store's address, free of secrets: what `--ownership` takes."""
-        return self._documents.url
-
-    @property
-    def look_interval_s(self) -> float:
-        """How often a waiting process may look for news without being a burden."""
-        return self._documents.look_interval_s
-
-    @property
-    def lives(self) -> int:
-        """How often this user met another life of the store, see `Documents.lives`."""
-        return self._documents.lives
-
-    def look_at_place(self) -> None:
-        """Whether the documents still lie where they did; see `Documents.look_at_place`."""
-        self._documents.look_at_place()
+        return f"Ownership({self.documents!r})"
 
     def close(self) -> None:
         """Give back connections; the store is not used afterwards."""
-        self._documents.close()
+        self.documents.close()
 
     def _lease(self, key: GroupKey) -> DocumentRegister[Lease]:
         return self._register(key, LEADER, decode_leader)
@@ -99,7 +81,7 @@ class Ownership(Flows):
         """
         state = self._state(key)
         last = state.seen
-        (answer,) = self._documents.ask(key, Load(STATE, aged=True) if aged else state.look(last))
+        (answer,) = self.documents.ask(key, Load(STATE, aged=True) if aged else state.look(last))
         seen = state.saw(answer, last)
         if seen is None:
             return None
@@ -130,7 +112,7 @@ class Ownership(Flows):
 
     def read_lease(self, key: GroupKey, *, aged: bool = False) -> Seen[Lease] | None:
         """The lease. `aged`: its age is of interest."""
-        (found,) = self._documents.ask(key, Load(LEADER, aged=aged))
+        (found,) = self.documents.ask(key, Load(LEADER, aged=aged))
         return self._lease(key).saw(found, None)
 
     def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
@@ -174,14 +156,14 @@ class Ownership(Flows):
         found = register.read()
         if found is not None and found.value.token == token:
             register.seen = None
-            self._documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
+            self.documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
 
     # --- who has what, for people and tools (seed 004) ----------------------------------------------------------------
 
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         """The record of every partition that was ever claimed."""
-        (listed,) = self._documents.ask(key, Listing(OWNERSHIP))
-        records = (decode_ownership(each, self._documents.where(key, each.name), key.group) for each in listed)
+        (listed,) = self.documents.ask(key, Listing(OWNERSHIP))
+        records = (decode_ownership(each, self.documents.where(key, each.name), key.group) for each in listed)
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, key: GroupKey, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
@@ -200,7 +182,7 @@ class Ownership(Flows):
                 Swap(ownership_name(each.partition), encode_ownership(key, each, claim), each.version or None)
                 for each in some
             ]
-            for each, token in zip(some, self._documents.ask(key, *swaps), strict=True):
+            for each, token in zip(some, self.documents.ask(key, *swaps), strict=True):
                 if token is not None:
                     claimed[each.partition] = replace(each, version=token)
         return claimed
@@ -211,7 +193,7 @@ class Ownership(Flows):
         """Wake the coordinators and flows that wait for news of this group. With `HEAD` as the group: coordinators
         look at the queue's head, after it was altered or a group was rewound. A lost call costs time only.
         """
-        self._documents.ask(key, Announce(Audience.COORDINATORS), Announce(Audience.FLOWS))
+        self.documents.ask(key, Announce(Audience.COORDINATORS), Announce(Audience.FLOWS))
 
     def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
         """Wait until something was announced or written, at most `timeout_s`; the groups concerned, empty when the
@@ -221,12 +203,15 @@ class Ownership(Flows):
         A store that was opened for one group serves a flow and hears of new states of that group. Otherwise it
         serves coordinators and hears of the flows of all groups. Both hear announcements.
         """
-        return self._documents.wait(timeout_s)
+        return self.documents.wait(timeout_s)
 
     def drop_group(self, key: GroupKey) -> None:
         """Remove everything stored for a group that was deleted."""
-        self._documents.drop(key)
-        self._forget_group(key)
+        self.documents.drop(key)
+        self._said.pop(key, None)
+        for place in list(self._registers):  # other groups' threads change it meanwhile
+            if place[0] == key:
+                self._registers.pop(place, None)
 
 
 def _is_at(found: Seen[Lease] | None, lease: Lease | None) -> bool:

@@ -66,7 +66,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
             opened.append(MemoryDocuments(server, group=group))
         else:
             url = request.getfixturevalue("redis_server").url if request.param == "redis" else "store"
-            opened.append(open_ownership(url, store=objects, group=group)._documents)
+            opened.append(open_ownership(url, store=objects, group=group).documents)
         return opened[-1]
 
     yield open_one

@@ -91,10 +91,10 @@ def test_that_it_began_anew_is_noticed_by_every_call_before_it_does_anything(
         else:
             server.kill()
             server.start()
-        lives = store.lives
+        lives = store.documents.lives
         with pytest.raises(Reincarnated, match="restarted or replaced"):
             verb()
-        assert store.lives == lives + 1, name
+        assert store.documents.lives == lives + 1, name
         if how == "empty":
             assert command(server, "DBSIZE") == 0, name
             assert store.read_state(KEY) is None
@@ -120,7 +120,7 @@ def test_what_was_flushed_or_evicted_looks_as_if_it_never_was_and_a_flow_binds_a
     assert other.forget_flow(KEY, "billing-1", ME, state_token="t1") is (lost != "FLUSHALL"), "it does so"
     with pytest.raises(Fenced):
         store.beat(KEY, RECORD)
-    assert store.lives == 0, "and nobody can tell"
+    assert store.documents.lives == 0, "and nobody can tell"
     if lost == "FLUSHALL":
         assert store.read_state(KEY) is None
         with pytest.raises(Conflict):

@@ -59,14 +59,14 @@ def refused(store: Ownership, caplog: pytest.LogCaptureFixture) -> str:
     """What is said; no secret anywhere in it, nor in what is logged or shown of the store."""
     with caplog.at_level(logging.DEBUG), pytest.raises((Invalid, Unavailable)) as caught:
         store.read_state(KEY)
-    assert isinstance(store._documents, RedisDocuments)
-    client = store._documents._client
+    assert isinstance(store.documents, RedisDocuments)
+    client = store.documents._client
     texts = [str(caught.value), repr(caught.value), repr(store), repr(client), caplog.text]
     texts += [repr(caught.value.__context__), repr(vars(client))]
     assert not [text for text in texts if SECRET in text or WRONG in text]
     assert caught.value.__cause__ is None
     assert isinstance(caught.value, Invalid)
-    assert store.url in str(caught.value)
+    assert store.documents.url in str(caught.value)
     store.close()
     return str(caught.value)
 
@@ -109,7 +109,7 @@ def test_the_rights_that_are_named_are_enough(guarded: RedisServer) -> None:
     objects, environ = an_object_store(), {"PARTQ_REDIS_USERNAME": "billing", "PARTQ_REDIS_PASSWORD": SECRET}
     store = open_ownership(guarded.url, store=objects, environ=environ)
     flow = open_ownership(guarded.url, store=objects, environ={"PARTQ_REDIS_PASSWORD": SECRET}, group=KEY)
-    assert SECRET not in repr(store) + store.url
+    assert SECRET not in repr(store) + store.documents.url
     assert store.wait_news(5) is flow.wait_news(5) is None
     begin(store)
     for verb in verbs(store).values():
