@@ -23,12 +23,11 @@ from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey, GroupState, Partition
 from partq_spark.group.status import said_by_owner
-from partq_spark.log import clocks
 from partq_spark.log.codec import decode_head
 from partq_spark.log.model import at
 from partq_spark.log.publish_times import published_us
 from partq_spark.log.queue import QueueLog
-from partq_spark.objects.api import Clocked, ObjectStore
+from partq_spark.objects.api import ObjectStore
 
 LISTED_S: Final = 10.0
 """Between two listings of a group's checkpoints, which cost a request."""
@@ -149,8 +148,8 @@ class Figures:
         unknown = {number: offset for number, offset in behind.items() if number not in known.published}
         if not behind:
             return {}
+        log = QueueLog(self._store, key.namespace, key.queue, self._effects)
         if unknown and self._may_look:
-            log = QueueLog(self._store, key.namespace, key.queue, self._effects)
             log.remember(decode_head(queue.document.body, log.head_name), queue.document.etag)
             try:
                 found = published_us(log, log.head, unknown)
@@ -158,7 +157,7 @@ class Figures:
                 self._failed(error)
             else:
                 known.published |= {number: (unknown[number], at_us) for number, at_us in found.items()}
-        now_us = clocks.agreed_us(self._effects.time_us(), self._store_time_us())
+        now_us = log.now_us()
         return {number: max(now_us - at_us, 0) / 1e6 for number, (_, at_us) in known.published.items()}
 
     @property
@@ -169,6 +168,3 @@ class Figures:
         """One outage is met once in a picture."""
         if isinstance(error, Unavailable):
             self._may_look_until_s = 0.0
-
-    def _store_time_us(self) -> int | None:
-        return self._store.time_us() if isinstance(self._store, Clocked) else None

@@ -192,13 +192,10 @@ class FailureDetector(Generic[K]):
     for something, so that what is only ever looked at late is found silent in the end.
     """
 
-    __slots__ = ("_asked_s", "_frozen_after_s", "_heard_s", "_longest_since_s", "_seen")
-
     def __init__(self, frozen_after_s: float) -> None:
         self._frozen_after_s = frozen_after_s
         self._asked_s = 0.0
         self._heard_s: float | None = None
-        self._longest_since_s = 0.0
         self._seen: dict[K, tuple[Hashable, float]] = {}
 
     def look(self, values: Mapping[K, Hashable], *, asked_s: float, heard_s: float) -> bool:
@@ -212,21 +209,13 @@ class FailureDetector(Generic[K]):
         self._asked_s, self._heard_s = asked_s, heard_s
         seen, fresh = self._seen, dict[K, tuple[Hashable, float]]()
         self._seen = fresh
-        longest_since_s = heard_s
         for name, value in values.items():
             before = seen.get(name)
             if before is None or before[0] != value:
                 fresh[name] = (value, heard_s)
                 continue
-            since_s = before[1] + uncounted_s
-            fresh[name] = (value, since_s)
-            longest_since_s = min(longest_since_s, since_s)
-        self._longest_since_s = longest_since_s
+            fresh[name] = (value, before[1] + uncounted_s)
         return late
-
-    def longest_still_s(self) -> float:
-        """For how many seconds the stillest of them all was seen not to change."""
-        return max(0.0, self._asked_s - self._longest_since_s)
 
     def still_s(self, name: K) -> float:
         """For how many seconds the value was seen not to change; 0.0 for a name that is not watched."""

@@ -11,10 +11,8 @@ here: they come as arguments, so that a simulation runs several of these side by
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.core.draft import is_in_handoff
@@ -50,11 +48,6 @@ class Written:
 
     state: GroupState
     token: str
-
-    @cached_property
-    def owners(self) -> Sequence[Owner]:
-        """The flows that the state has, by instance: looked for at each look, until another state is written."""
-        return _instances(self.state)
 
 
 class _AdoptAgain(Exception):
@@ -171,7 +164,7 @@ class GroupRuntime:
             facts = self._confirmed()
         if self._written is not None and self._queue_id != facts.queue_id:
             self._forget("the queue is another one")
-        pulse = self._leadership.look(self._written.owners if self._written is not None else ())
+        pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)
@@ -208,13 +201,12 @@ class GroupRuntime:
     def _is_quiet(self, written: Written, facts: GroupFacts, pulse: Pulse) -> bool:
         """All is as it was when there was nothing to do: a sidecar has hundreds of groups, and nearly all are quiet."""
         due_s = next_deadline(written.state)
-        timeouts = [flow.session_timeout_s for flow in pulse.flows.values()]
         return (
             self._quiet == _seen(written, facts, pulse)
             and not pending(written.state)
             and (due_s is None or due_s > self._now_s())
             and not self._reconciliation.is_due
-            and self._leadership.flows.longest_still_s() < min(timeouts, default=math.inf)
+            and not any(expired(written.state, pulse.flows, self._leadership.flows))
         )
 
     def _next_s(self, state: GroupState) -> float:
