@@ -54,11 +54,6 @@ class Reconciliation:
         self._damaged: frozenset[int] = frozenset()
         self._listed_s = 0.0
 
-    @property
-    def is_due(self) -> bool:
-        """Whether a checkpoint was damaged, and may have been repaired."""
-        return bool(self._damaged) and self._now_s() - self._listed_s >= LOOK_S
-
     def _list(self, facts: GroupFacts) -> Mapping[int, CheckpointMark]:
         """What the checkpoints of a group with these facts, which were read before, say of ownership; those that are
         damaged are remembered. Raises `Unavailable`.
@@ -126,7 +121,8 @@ class Reconciliation:
             return altered(state, seen) or seen.rewinds != self._rewinds
 
         news = is_news(facts) and is_news(facts := confirmed())
-        if not news and not self.is_due:
+        may_be_repaired = self._damaged and self._now_s() - self._listed_s >= LOOK_S
+        if not news and not may_be_repaired:
             return
         rewound, damaged = facts.rewinds != self._rewinds, self._damaged
         marks = self._list(facts)
@@ -186,9 +182,12 @@ def _altered(state: GroupState, facts: GroupFacts, marks: Mapping[int, Checkpoin
 # policy.
 
 
-def binds(state: GroupState, flows: Mapping[str, FlowRecord], gone: Collection[Owner]) -> Iterator[Event]:
-    """Flows that left, then flows that came, each by name. `gone`: instances that the group has let go already, whose
-    heartbeats are still to be removed.
+def flow_events(
+    state: GroupState, flows: Mapping[str, FlowRecord], *, gone: Collection[Owner], heartbeats: FailureDetector[Owner]
+) -> Iterator[Event]:
+    """Flows that left, or whose heartbeat was seen to stand still for their session timeout by this process' clock,
+    then flows that came, each by name. `gone`: instances that the group has let go already, whose heartbeats are still
+    to be removed.
     """
     for name, flow in sorted(state.flows.items()):
         record = flows.get(name)
@@ -199,6 +198,11 @@ def binds(state: GroupState, flows: Mapping[str, FlowRecord], gone: Collection[O
         elif not record.bound:
             # Also where it was bound anew and left again meanwhile: then this instance is gone all the more.
             yield FlowUnbound(flow=name, instance=flow.instance)
+        elif (
+            record.instance == flow.instance
+            and heartbeats.still_s(Owner(name, flow.instance)) >= record.session_timeout_s
+        ):
+            yield FlowExpired(flow=name, instance=flow.instance)
     for name, record in sorted(flows.items()):
         known = state.flows.get(name)
         is_known = known is not None and known.instance == record.instance
@@ -208,19 +212,9 @@ def binds(state: GroupState, flows: Mapping[str, FlowRecord], gone: Collection[O
 
 def leftovers(state: GroupState, flows: Mapping[str, FlowRecord]) -> Iterator[Owner]:
     """Heartbeats that mean nothing any more: of flows that left and own nothing, and of instances of a former queue."""
-    for name, record in sorted(flows.items()):
+    for name, record in flows.items():
         if name not in state.flows and not _is_here(state, record):
             yield Owner(name, record.instance)
-
-
-def expired(state: GroupState, flows: Mapping[str, FlowRecord], heartbeats: FailureDetector[Owner]) -> Iterator[Event]:
-    """Flows whose heartbeat was seen to stand still for their session timeout, by this process' clock."""
-    for name, flow in sorted(state.flows.items()):
-        record = flows.get(name)
-        if not flow.bound or record is None or record.instance != flow.instance or not record.bound:
-            continue
-        if heartbeats.still_s(Owner(name, flow.instance)) >= record.session_timeout_s:
-            yield FlowExpired(flow=name, instance=flow.instance)
 
 
 def _is_here(state: GroupState, record: FlowRecord) -> bool:

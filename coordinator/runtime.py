@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.bookkeeping import Bookkeeping
-from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
@@ -24,7 +23,7 @@ from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log
 from coordinator.measuring import Handoffs
-from coordinator.reconciliation import Reconciliation, RemovedPartitions, binds, expired, is_without_flows, leftovers
+from coordinator.reconciliation import Reconciliation, RemovedPartitions, flow_events, is_without_flows, leftovers
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Conflict, Corrupt
@@ -86,7 +85,6 @@ class GroupRuntime:
         self._flows: Mapping[str, FlowRecord] = {}  # as the last look showed them
         self._removed = RemovedPartitions(checkpoints, self._now_s)
         self._bookkeeping = Bookkeeping(store, key, log)
-        self._quiet: tuple[object, ...] | None = None  # what a whole look found to ask for nothing
         self._drains: dict[int, tuple[object, float]] = {}  # paused partitions that were looked at: what for, and when
         self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
         self._fences = Fences(
@@ -180,9 +178,6 @@ class GroupRuntime:
         facts = self._confirmed() if written is None else self._whole(facts)
         if written is None:
             written = self._adopt(facts)
-        if self._is_quiet(written, facts, pulse):
-            self._bookkeeping.catch_up(written.state, written.token)
-            return self._next_s(written.state)
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
@@ -194,20 +189,8 @@ class GroupRuntime:
             if written is before:
                 self._adopting.succeeded()
                 self._bookkeeping.catch_up(written.state, written.token)
-                self._quiet = _seen(written, facts, pulse) if not is_in_handoff(written.state) else None
                 return self._next_s(written.state)
         return 0.0
-
-    def _is_quiet(self, written: Written, facts: GroupFacts, pulse: Pulse) -> bool:
-        """All is as it was when there was nothing to do: a sidecar has hundreds of groups, and nearly all are quiet."""
-        due_s = next_deadline(written.state)
-        return (
-            self._quiet == _seen(written, facts, pulse)
-            and not pending(written.state)
-            and (due_s is None or due_s > self._now_s())
-            and not self._reconciliation.is_due
-            and not any(expired(written.state, pulse.flows, self._leadership.flows))
-        )
 
     def _next_s(self, state: GroupState) -> float:
         """Until the next look: soon where something is waited for, else about once a second."""
@@ -224,7 +207,7 @@ class GroupRuntime:
         """Keep nothing that was read: the next step adopts the group anew."""
         if self._written is not None:
             self._log("warning", "adopting_again", reason=reason)
-        self._written = self._quiet = None
+        self._written = None
         self._drains.clear()
         self._removed.forget()
         self._bookkeeping.forget()
@@ -256,8 +239,8 @@ class GroupRuntime:
         state = written.state
         events = list(self._reconciliation.look(state, facts, self._confirmed))
         self._bookkeeping.let_go(leftovers(state, pulse.flows))
-        events.extend(binds(state, pulse.flows, self._bookkeeping.gone))
-        events.extend(expired(state, pulse.flows, self._leadership.flows))
+        gone = self._bookkeeping.gone
+        events.extend(flow_events(state, pulse.flows, gone=gone, heartbeats=self._leadership.flows))
         events.extend(self._drained(written, facts))
         due_s = next_deadline(state)
         if due_s is not None and due_s <= self._now_s():
@@ -355,8 +338,3 @@ class GroupRuntime:
 
 def _instances(state: GroupState) -> list[Owner]:
     return [Owner(name, flow.instance) for name, flow in state.flows.items()]
-
-
-def _seen(written: Written, facts: GroupFacts, pulse: Pulse) -> tuple[object, ...]:
-    """What a look is decided by, but for the time."""
-    return written.token, facts, [(name, flow.instance, flow.bound) for name, flow in pulse.flows.items()]
