@@ -32,7 +32,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import UNCHANGED, ObjectStore, Unchanged
 
 _CHANNEL: Final = re.compile(r"partq:\{[^/{}]+/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
-_TOKEN: Final = re.compile(r"([0-9A-Za-z]+) ")
+_VERSION_LINE: Final = re.compile(r"([0-9A-Za-z]+) ([0-9]*)")
 _VERSION: Final = " version"
 
 
@@ -166,7 +166,8 @@ def _loaded(name: str, reply: Reply) -> Found | Unchanged | None:
         return UNCHANGED
     head, _, content = reply.partition(b"\n")
     line, _, now = head.decode(errors="replace").rpartition(" ")
-    return Found(name, _token_in(line), content, _age_s(line, int(now)))
+    token, age_s = _version_in(line, int(now))
+    return Found(name, token, content, age_s)
 
 
 def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found]:
@@ -175,21 +176,20 @@ def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
     except ValueError:
         raise Corrupt(f"{key} holds what partq did not write, or is damaged: remove it, flows bind anew") from None
-    now_ms = int(now)
-    return [
-        Found(f"{folder}/{field}", _token_in(line), value, _age_s(line, now_ms))
-        for field, value in rows.items()
-        if (line := rows.get(field + _VERSION)) is not None and not field.endswith(_VERSION)
-    ]
+    now_ms, found = int(now), list[Found]()
+    for field, value in rows.items():
+        line = rows.get(field + _VERSION)
+        if line is not None and not field.endswith(_VERSION):
+            token, age_s = _version_in(line, now_ms)
+            found.append(Found(f"{folder}/{field}", token, value, age_s))
+    return found
 
 
-def _token_in(line: str) -> str:
-    """The token in a version, as the script finds it; empty if there is none, and then the next swap is free."""
-    match = _TOKEN.match(line)
-    return match[1] if match is not None else ""
-
-
-def _age_s(line: str, now_ms: int) -> float:
-    """How long ago a version was written; a damaged one does not tell."""
-    written_ms = line.rpartition(" ")[2]
-    return max(0, now_ms - int(written_ms)) / 1000 if written_ms.isdecimal() else 0.0
+def _version_in(line: str, now_ms: int) -> tuple[str, float]:
+    """The token of a version, as the script finds it, and how many seconds ago it was written. Of one that is damaged
+    empty, and then the next swap is free.
+    """
+    match = _VERSION_LINE.match(line)
+    if match is None:
+        return "", 0.0
+    return match[1], max(0, now_ms - int(match[2] or now_ms)) / 1000
