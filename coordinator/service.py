@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
 
@@ -38,17 +39,14 @@ _UNKNOWN_LOOK_S: Final = 1.0
 _MOST_UNKNOWN: Final = 1000
 
 
+@dataclass(slots=True)
 class _Group:
     """A group that the heads show, and its job."""
 
-    def __init__(self, runtime: GroupRuntime, facts: GroupFacts) -> None:
-        self.runtime = runtime
-        self.facts = facts
-        self.job: Job
-        self.missing = 0  # looks at heads in a row that did not show it
-
-    def step(self) -> float:
-        return self.runtime.step(self.facts)
+    runtime: GroupRuntime
+    facts: GroupFacts
+    job: Job
+    missing: int = 0  # looks at heads in a row that did not show it
 
 
 class Service:
@@ -222,16 +220,15 @@ class Service:
             effects=self._effects,
             run=self._run_fences,
         )
-        group = _Group(runtime, facts)
-        group.job = self._make_job(
-            group.step,
+        job = self._make_job(
+            lambda: runtime.step(self._groups[key].facts),
             self._threads,
             failed="group_failed",
             recovered="group_recovered",
             leader=runtime,
             group=str(key),
         )
-        return group
+        return _Group(runtime, facts, job)
 
     # --- on other threads ---------------------------------------------------------------------------------------------
 

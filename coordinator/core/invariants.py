@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from coordinator.core import rebalance
-from coordinator.core.draft import is_in_handoff
+from coordinator.core.draft import is_in_handoff, survey
 from partq_spark.group.model import GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
@@ -143,7 +143,7 @@ def _timers(state: GroupState) -> Iterator[str]:
 
 def _status(state: GroupState) -> Iterator[str]:
     """The status follows from what the state shows, so that nothing can be stuck in it."""
-    need = rebalance.needed(state)
+    need = rebalance.need(survey(state), state.settings)
     if state.status is RebalanceStatus.READY and need is not None:
         yield f"Ready although {need}"
     if state.status is RebalanceStatus.HOLDDOWN and need is None:

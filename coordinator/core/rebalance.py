@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.core.draft import Draft, Holdings, is_in_handoff, survey
+from coordinator.core.draft import Draft, Holdings, is_in_handoff
 from coordinator.core.handoff import Cause, Step
-from partq_spark.group.model import AccessType, GroupSettings, GroupState, Owner, Phase, RebalanceStatus
+from partq_spark.group.model import AccessType, GroupSettings, Owner, Phase, RebalanceStatus
 
 
 def need(holdings: Holdings, settings: GroupSettings) -> str | None:
@@ -34,11 +34,6 @@ def need(holdings: Holdings, settings: GroupSettings) -> str | None:
     if counts and max(counts) - min(counts) > 1:
         return f"the flows have from {min(counts)} to {max(counts)} partitions"
     return None
-
-
-def needed(state: GroupState) -> str | None:
-    """`need` of a whole state."""
-    return need(survey(state), state.settings)
 
 
 def look(draft: Draft) -> None:
