@@ -26,7 +26,7 @@ from partq_spark.log.reading import RangeReader
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.query.columns import batches
-from partq_spark.query.schema import default_columns
+from partq_spark.query.settings import default_columns
 
 logger = logging.getLogger(__name__)
 

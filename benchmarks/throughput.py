@@ -24,7 +24,7 @@ from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.log.admin import delete_queue
-from partq_spark.query.schema import WantedColumns, default_columns, wanted_columns
+from partq_spark.query.settings import WantedColumns, default_columns, wanted_columns
 from partq_spark.spark.local import make_home
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task

@@ -22,7 +22,7 @@ from partq_spark.client.reading import Wanted, stream, wanted_columns
 from partq_spark.log.reading import Piece
 from partq_spark.log.schema.columns import Columns
 from partq_spark.query.acknowledgements import RoundPosition
-from partq_spark.query.schema import STORED
+from partq_spark.query.settings import STORED
 
 
 class Fate(StrEnum):

@@ -15,8 +15,7 @@ from partq_spark.log.schema.versions import schema_of
 from partq_spark.query import columns as source_columns
 from partq_spark.query import planning
 from partq_spark.query.columns import TypedColumns, default_typed_columns, named_typed_columns
-from partq_spark.query.schema import WantedColumns, default_columns, named_columns
-from partq_spark.query.settings import Boundary
+from partq_spark.query.settings import Boundary, WantedColumns, default_columns, named_columns
 
 Wanted = WantedColumns | TypedColumns
 _log = logging.getLogger("partq.client")

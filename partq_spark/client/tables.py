@@ -24,7 +24,7 @@ from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schem
 from partq_spark.log.staged import Stage
 from partq_spark.log.validation import RowOf
 from partq_spark.query.columns import METADATA
-from partq_spark.query.schema import IGNORED
+from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast at a time
 CHUNK_BYTES = 4 * 1024 * 1024

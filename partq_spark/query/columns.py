@@ -22,7 +22,7 @@ from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.types import TIMESTAMP, normal
 from partq_spark.log.segment_columns import HEADERS, headers_name, times_name
 from partq_spark.log.validation import first_not_utf8
-from partq_spark.query.schema import HEADERS_TYPE, SOURCE_TYPES, WantedColumns
+from partq_spark.query.settings import HEADERS_TYPE, SOURCE_TYPES, WantedColumns
 
 MOST_ROWS = 32_768  # of one batch
 MOST_BYTES = 16 * 1024 * 1024  # of one batch, unless a single message is larger: bounds the JVM's memory too
@@ -52,7 +52,7 @@ _STORED: Final = {"headers": headers_name(typed=True), "timestamp": times_name(t
 
 # The payload's own, under their names, and `_metadata`, a struct of what partq knows of each message. Which of them are
 # wanted is decided here, once, where the queue's head is at hand; what is decided travels to the tasks, which look
-# nothing up. `schema` has the columns of untyped queues.
+# nothing up. `settings` has the columns of untyped queues.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,16 @@
-"""The options of the source as typed, frozen values: what a streaming or batch query was asked for. No pyspark.
+"""What a streaming or batch query was asked for, as typed, frozen values: the options of the source, and the columns of
+an untyped queue's reader or writer. No pyspark, no Arrow.
 
 Which options there are, and which of them contradict each other, is decided in `spark.options`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import QueueAddress
 
 QueueEdge = Literal["earliest", "latest"]
@@ -71,3 +73,146 @@ class SourceOptions:
     def manual_acks(self) -> bool:
         """Whether nothing counts but the application's word."""
         return self.group is not None and self.group.manual_acks
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+# The columns that people see, as names and types in Spark's own words, and the checks of given ones.
+
+
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+
+# The types in which each column of the source may be asked for, the first unless it is said.
+SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": ("string",),
+    "value": ("binary", "string"),
+    "queue": ("string",),
+    "partition": ("int",),
+    "offset": ("bigint",),
+    "timestamp": ("timestamp",),
+    "redelivered": ("boolean",),
+    "headers": (HEADERS_TYPE,),
+}
+STORED = ("key", "value", "headers", "timestamp")  # in segments; the others are made where messages are read
+
+# What a sink takes; the source's other columns are ignored, so that a plain copy from queue to queue works.
+SINK_TYPES: Mapping[str, tuple[str, ...]] = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "headers": (HEADERS_TYPE,),
+    "topic": ("string",),
+}
+IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
+
+
+# --- the source -------------------------------------------------------------------------------------------------------
+
+
+class WantedColumn(NamedTuple):
+    """A column that a reader gives: what it is called there, which of the source's it is, and Spark's word for the type
+    that it has.
+    """
+
+    name: str
+    source: str
+    type: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WantedColumns:
+    """The columns that a reader gives, in its order."""
+
+    columns: tuple[WantedColumn, ...]
+    payload: None = None  # of a typed queue; these are no such columns
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """What of a segment they need; the rest of it is not decoded."""
+        return tuple(column.source for column in self.columns if column.source in STORED)
+
+    @property
+    def ddl(self) -> str:
+        """As a DDL string."""
+        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+
+
+def default_columns(include_headers: bool) -> WantedColumns:
+    """The source's columns for readers that name none."""
+    return named_columns([name for name in SOURCE_TYPES if include_headers or name != "headers"])
+
+
+def wanted_columns(given: Sequence[tuple[str, str]]) -> WantedColumns:
+    """The columns that a reader's `.schema()` names, each with its type in Spark's words and with ` not null` behind
+    any type that excludes null. Raises `Invalid` for the first that the source does not have so (spark-traps.md 16).
+    """
+    allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in SOURCE_TYPES.items())
+    wanted: list[WantedColumn] = []
+    for name, kind in given:
+        source = _source_name(name)
+        if source is None:
+            raise Invalid(
+                f"column {name!r} ({kind}) is no column of a partq source, which has {allowed}: name some of these in "
+                ".schema(), or leave it out; what the messages hold is in value, for example for from_json(value, ...)"
+            )
+        for other in wanted:
+            if other.source == source:
+                raise Invalid(f"column {name!r} is named twice in .schema() (as {other.name!r} before): name it once")
+        if kind not in SOURCE_TYPES[source]:
+            types = " or ".join(SOURCE_TYPES[source])
+            if kind.replace(" not null", "") in SOURCE_TYPES[source]:
+                raise Invalid(
+                    f"column {name!r} is NOT NULL in .schema() ({kind}), and null is allowed in the source's: make it "
+                    f"{types}, without NOT NULL"
+                )
+            raise Invalid(
+                f"column {name!r} has type {kind} in .schema(), a partq source has it as {types}: name it so, and cast "
+                "it after .load()"
+            )
+        wanted.append(WantedColumn(name=name, source=source, type=kind))
+    if not wanted:
+        raise Invalid(f".schema() names no column: name some of {allowed}, or leave it out")
+    return WantedColumns(columns=tuple(wanted))
+
+
+def named_columns(names: Sequence[str]) -> WantedColumns:
+    """The columns of these names, as `wanted_columns`. Raises `Invalid`."""
+    sources = [_source_name(name) for name in names]
+    known = [source for source in sources if source is not None]
+    if not sources or len(set(known)) < len(sources):
+        raise Invalid(f"columns={list(names)!r} is not allowed: give some of {', '.join(SOURCE_TYPES)}, once each")
+    return wanted_columns([(name, SOURCE_TYPES[source][0]) for name, source in zip(names, known, strict=True)])
+
+
+def _source_name(name: str) -> str | None:
+    """The source's column that is meant: of exactly that name, else the only one but for the case of letters."""
+    if name in SOURCE_TYPES:
+        return name
+    alike = [known for known in SOURCE_TYPES if known.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+# --- the sink ---------------------------------------------------------------------------------------------------------
+
+
+def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
+    """`columns` are name and Spark's simple type string, in order. Raises `Invalid` naming the first column that a sink
+    cannot take.
+    """
+    allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE}), topic (string)"
+    names = [name for name, _ in columns]
+    for name, kind in columns:
+        if names.count(name) > 1:
+            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
+        if name in IGNORED:
+            continue
+        if name not in SINK_TYPES:
+            raise Invalid(
+                f"column {name!r} ({kind}) is no column of a partq sink: it takes {allowed}; put payload columns into "
+                "value, for example with to_json(struct(...))"
+            )
+        if kind not in SINK_TYPES[name]:
+            raise Invalid(
+                f"column {name!r} has type {kind}, a partq sink takes {' or '.join(SINK_TYPES[name])}: cast it"
+            )
+    if "value" not in names:
+        raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): a partq sink takes {allowed}")

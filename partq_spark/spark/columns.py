@@ -8,7 +8,7 @@ from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.query.schema import WantedColumns, wanted_columns
+from partq_spark.query.settings import WantedColumns, wanted_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

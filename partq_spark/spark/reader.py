@@ -31,8 +31,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
-from partq_spark.query.schema import WantedColumns
-from partq_spark.query.settings import Boundary, SourceOptions
+from partq_spark.query.settings import Boundary, SourceOptions, WantedColumns
 from partq_spark.spark.columns import wanted_by
 from partq_spark.spark.options import stream_source_options
 from partq_spark.spark.worker_process import prepare_worker

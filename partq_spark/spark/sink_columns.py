@@ -16,7 +16,7 @@ from partq_spark.log.destinations import FanPlan
 from partq_spark.log.schema.columns import shown_names
 from partq_spark.log.segment import check_values
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
-from partq_spark.query.schema import HEADERS_TYPE, check_sink_columns
+from partq_spark.query.settings import HEADERS_TYPE, check_sink_columns
 from partq_spark.spark.columns import arrow_schema_of, column_types, keeps
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import open_queue
-from partq_spark.query.schema import default_columns
+from partq_spark.query.settings import default_columns
 from partq_spark.spark import options
 from partq_spark.spark.columns import default_schema
 from partq_spark.spark.worker_process import prepare_worker

@@ -37,7 +37,7 @@ from partq_spark.query.columns import (
     named_typed_columns,
     wanted_typed_columns,
 )
-from partq_spark.query.schema import (
+from partq_spark.query.settings import (
     HEADERS_TYPE,
     SOURCE_TYPES,
     WantedColumns,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from partq_spark.client.files.json_file import ENCODING, JsonFile, held_bytes, json_kind
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, Chunk, Lines, Shape, shape_of
 from partq_spark.log.segment_columns import HEADERS, segment_schema
-from partq_spark.query.schema import IGNORED
+from partq_spark.query.settings import IGNORED
 
 
 class JsonLines:

@@ -21,7 +21,7 @@ from partq_spark.log.schema.keys import keys_of
 from partq_spark.log.schema.sizes import row_bytes
 from partq_spark.log.segment_columns import headers_name
 from partq_spark.log.validation import first_not_utf8
-from partq_spark.query.schema import IGNORED
+from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
 CHUNK_BYTES = 4 * 1024 * 1024
