@@ -12,17 +12,21 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.effects import Effects
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import Life
 from partq_spark.group.key_order import LOOK_S, KeyOrder
-from partq_spark.group.membership import SessionSettings
+from partq_spark.group.membership import GroupInQueue, SessionSettings
 from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
-from partq_spark.log import layouts
+from partq_spark.group.solo import SoloSession
+from partq_spark.log import admin, layouts
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.test_status import A, B, C, state
 from tests.log.queues import empty_head
+from tests.objects.conftest import memory_store
+from tests.support.way import Hooked
 
 
 def a_life(renewed_s: float) -> Life:
@@ -83,6 +87,35 @@ def test_an_instance_does_not_outlive_the_store_in_which_it_bound() -> None:
     life = a_life(100.0)
     assert life.is_alive(101.0, 0)
     assert not life.is_alive(101.0, 1)
+
+
+def test_a_write_in_doubt_is_followed_by_a_swap_also_where_nothing_has_changed() -> None:
+    """Else the one that was lost lands after it, and says less than what was delivered meanwhile."""
+    way = Hooked(memory_store())
+    queue = admin.create_queue(way, "default", "orders", 1)
+    admin.create_group(queue, "billing", [0])
+    group = GroupInQueue(queue, "billing")
+    checkpoints = group.checkpoints(way, Effects(sleep=lambda _: None))
+    flow = SoloSession(group, checkpoints, "a")
+    flow.bind(wait_s=0.0)
+    assert flow.deliver({0: 10})
+    assert flow.deliver({0: 20})
+    before = checkpoints.read(0)
+
+    def lose(kind: str, name: str) -> None:
+        if kind == "swap":
+            raise Unavailable(f"{name} is away (test)")
+
+    way.before = lose
+    with pytest.raises(Unavailable):
+        flow.flush()
+    way.before = None
+    assert flow.deliver({0: 20})
+    after = checkpoints.read(0)
+    assert before is not None
+    assert after is not None
+    assert replace(after, etag=before.etag, updated=before.updated) == before
+    assert after.etag != before.etag
 
 
 # --- the order of keys ------------------------------------------------------------------------------------------------
