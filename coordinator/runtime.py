@@ -26,7 +26,7 @@ from coordinator.measuring import Handoffs
 from coordinator.reconciliation import Reconciliation, RemovedPartitions, flow_events, is_without_flows, leftovers
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects, RunAll, in_a_row
-from partq_spark.base.errors import Conflict, Corrupt
+from partq_spark.base.errors import Conflict, PartqError
 from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
@@ -260,13 +260,15 @@ class GroupRuntime:
             if known != why or now_s - looked_s >= self._settings.renewal_s:
                 self._drains[each.partition] = why, now_s
                 due.append(each)
+            if len(due) == _FENCES_AT_ONCE:
+                break
         checkpoints = self._make_checkpoints(facts)
 
         def is_closed(each: Partition) -> bool:
             try:
                 found = checkpoints.read(each.partition)
-            except Corrupt:
-                return False  # its fence will say so
+            except PartqError:
+                return False  # its fence will say so, and the others do not wait for it
             return found is not None and found.is_of(self._queue_id, each.owner, each.epoch) and not found.is_open
 
         for each, closed in zip(due, self._run(is_closed, due), strict=True):

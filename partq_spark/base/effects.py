@@ -83,6 +83,11 @@ def side_by_side(threads: Executor) -> RunAll:
     """By these threads; a single piece without another thread."""
 
     def run(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
-        return in_a_row(each, work) if len(work) <= 1 else list(threads.map(each, work))
+        if len(work) <= 1:
+            return in_a_row(each, work)
+        begun = [threads.submit(each, item) for item in work]
+        for one in begun:
+            one.exception()  # all have ended when one has failed: none writes down later what holds no more
+        return [one.result() for one in begun]
 
     return run

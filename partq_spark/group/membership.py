@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from partq_spark.base.effects import Effects, RunAll, in_a_row
-from partq_spark.base.errors import Fenced, Invalid, Unavailable
+from partq_spark.base.errors import Corrupt, Fenced, Invalid, Unavailable
 from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import FlowHoldings, Holding, Position, View
@@ -251,13 +251,17 @@ class GroupMembership(Membership):
         for partition, holding in list(self._holdings.by_partition.items()):
             try:
                 closes += self._save_due(holding, everything=everything)
-            except Fenced as error:
+            except (Fenced, Corrupt) as error:
                 self._deny(partition, holding, error)
+            except Invalid as error:
+                if holding.done > holding.saved:
+                    raise
+                _log.info("%s cannot say of partition %d that nothing is in hand: %s", self._name, partition, error)
         self._tell(closes)
 
     @abstractmethod
-    def _deny(self, partition: int, holding: Holding, error: Fenced) -> None:
-        """Its checkpoint is not this flow's any more."""
+    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt) -> None:
+        """Its checkpoint is not this flow's any more, or nobody's who could tell."""
 
     def _tell(self, closes: int = 0) -> None:
         """Others how far this flow is; `closes`: how many partitions have nothing in hand since."""

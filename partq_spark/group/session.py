@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from partq_spark.base.effects import Effects, RunAll, in_a_row
-from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Corrupt, Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
@@ -170,7 +170,7 @@ class Session(GroupMembership):
     def lease_left_s(self) -> float:
         """Until the group may take this instance for gone, by this process's clock alone; below 0 once it may have."""
         life = self._life
-        return -1.0 if life is None or life.ended else life.left_s(self._effects.now_s())
+        return -1.0 if life is None or not self._is_alive(life) else life.left_s(self._effects.now_s())
 
     @property
     def has_news(self) -> bool:
@@ -220,6 +220,9 @@ class Session(GroupMembership):
         try:
             self._announce(ends)
         except Fenced:
+            for partition in ends:
+                if self._own_checkpoint(partition, life.me, held[partition].epoch) is None:
+                    self._holdings.lose(partition)
             return False
         if not self._is_state_unchanged() or not self._is_alive(life):
             return False
@@ -319,8 +322,8 @@ class Session(GroupMembership):
         for partition, grant in grants.items():
             if self._holdings.has_claimed((partition,)):
                 continue
-            checkpoint = self._checkpoints.read(partition)
-            if checkpoint is not None and self._names_me(checkpoint, life.me, grant.epoch):
+            checkpoint = self._own_checkpoint(partition, life.me, grant.epoch)
+            if checkpoint is not None:
                 fresh[partition] = checkpoint
                 self._doubts.pop(partition, None)
                 continue
@@ -331,18 +334,30 @@ class Session(GroupMembership):
         if fresh:
             self._hold(fresh, [partition for partition in fresh if grants[partition].phase is Phase.PAUSED])
 
+    def _own_checkpoint(self, partition: int, me: Owner, epoch: int) -> Checkpoint | None:
+        """None: it does not name this instance, or is damaged. That stops its own partition, of which the coordinator
+        will say why, and no other.
+        """
+        with suppress(Corrupt):
+            found = self._checkpoints.read(partition)
+            if found is not None and self._names_me(found, me, epoch):
+                return found
+        return None
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _deny(self, partition: int, holding: Holding, error: Fenced) -> None:
+    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt) -> None:
         _log.info("%s lost partition %d: %s", self._name, partition, error)
         self._holdings.lose(partition)
 
     def _close(self, holdings: Iterable[Holding]) -> int:
-        """Say of each what was announced, and no more; how many have nothing in hand now."""
+        """Say of each what was announced, and no more; how many have nothing in hand now. Where that cannot be said, a
+        handoff takes its time, and more is marked.
+        """
         closes = 0
         for holding in list(holdings):
             if holding.checkpoint is not None:
-                with suppress(Fenced):
+                with suppress(Fenced, Corrupt, Invalid):
                     closes += self._close_one(holding)
         return closes
 
@@ -360,5 +375,5 @@ class Session(GroupMembership):
         return View(
             instance=life.me.instance,
             standing=claims.standing(self._state, life.me) if life.seen else Standing.UNANSWERED,
-            claims=self._holdings.claims(),
+            claims=self._holdings.claims() if self._state is not None else {},
         )

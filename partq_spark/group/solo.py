@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from partq_spark.base.errors import Fenced, Invalid
+from partq_spark.base.errors import Corrupt, Fenced, Invalid
 from partq_spark.group.checkpoints import Checkpoint, FenceRefused
 from partq_spark.group.claims import Holding, Standing, View
 from partq_spark.group.membership import GroupMembership
@@ -277,7 +277,7 @@ class SoloSession(GroupMembership):
             "share the group by the option ownership"
         )
 
-    def _deny(self, partition: int, holding: Holding, error: Fenced) -> None:
+    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt) -> None:
         found = self._checkpoints.read(partition)
         if not self._is_rewound(found, self._required(), holding.epoch):
             raise Fenced(self._taken_over(partition, found)) from error

@@ -198,7 +198,9 @@ class ConsumerProcess:
         if self._mailbox is not None:
             self._mailbox.close()
         try:
-            if self._consumer.bound_member is None and is_taken(address):
+            member = self._consumer.bound_member
+            is_alive = member is not None and member.lease_left_s() > 0  # else another process may have the name
+            if not is_alive and is_taken(address):
                 return
             self._mailbox = Mailbox(address, self._handle)
         except Invalid as error:

@@ -166,12 +166,15 @@ class _Answer:
             self._error = error
         self._done.release()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self._done.acquire(timeout=-1 if timeout is None else timeout):
             raise TimeoutError
         self._done.release()
-        if self._error is not None:
-            raise self._error
+        return self._error
+
+    def result(self, timeout: float | None = None) -> Any:
+        if (error := self.exception(timeout)) is not None:
+            raise error
         return self._found
 
 

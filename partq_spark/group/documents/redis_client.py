@@ -117,9 +117,9 @@ class RedisClient:
         """
         with self._lent(changes=changes) as connection:
             known, life = self._known, connection.life
-            self._known = life
             if known not in (None, life):
                 raise self._lives_anew(known, life)
+            self._known = life
             given = (len(keys), *keys, life.replication_id, *arguments)
             try:
                 try:
@@ -129,11 +129,12 @@ class RedisClient:
             except exceptions.ResponseError as error:
                 if not str(error).startswith(REBORN):
                     raise
-                self._known = self.latest = connection.life = self._life(connection)
+                self.latest = connection.life = self._life(connection)
                 raise self._lives_anew(life, connection.life) from None
 
     def _lives_anew(self, was: _Life | None, now: _Life | None) -> Reincarnated:
-        self.lives += 1
+        self.lives += 1  # first: another thread that finds this life known must find it counted
+        self._known = now
         return Reincarnated(
             f"ownership {self.url} was restarted or replaced (life {was}, now {now}): what it said before does not"
             " count"
