@@ -243,4 +243,7 @@ def test_what_is_below_the_level_is_left_out_and_a_log_that_nobody_reads_any_mor
         stream.close()
         log("error", "group_failed")
     finally:
-        root.handlers, root.level = before
+        root.handlers = before[0]
+        root.setLevel(before[1])
+        for name in ("partq", "partq_spark"):
+            logging.getLogger(name).setLevel(logging.NOTSET)

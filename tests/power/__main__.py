@@ -168,7 +168,9 @@ def _step(tree: Path, step: str) -> str | None:
     module, *arguments = shlex.split(step)
     if not module.startswith("tests."):
         return _tests(tree, [module, *arguments])
-    code, _ = _run(tree, module, *arguments)
+    code, output = _run(tree, module, *arguments)
+    if code not in (None, 0, 1):
+        raise ValueError(f"{step} ends with {code}: {output[-400:]}")  # of what did not run no verdict can come
     return step if code else None
 
 

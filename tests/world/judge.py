@@ -164,13 +164,10 @@ class Judge:
             group.batches[place].append((fact.at_us, fact.batch))
             group.marked += row.marked
             if row.marked and not self.had_accident:
-                # A handoff in the middle of a batch may mark what was announced and not given; and where offsets are not
+                # A handoff in the middle of a batch may mark what was announced and not given. Where offsets are not
                 # kept nobody knows how far an instance was that ended in the middle of one.
-                moved = (
-                    fact.group not in (self._kept or (fact.group,))
-                    or group.checkpoints[row.partition][-1].epoch > 1
-                    and (first_us == fact.at_us or bool(fact.batch))
-                )
+                moved = group.checkpoints[row.partition][-1].epoch > 1 and (first_us == fact.at_us or bool(fact.batch))
+                moved |= self._kept is not None and fact.group not in self._kept
                 demand(moved, "marked, and nothing had happened:", row, told(fact))
                 group.needless += 1
         for partition, end in ends.items():
