@@ -27,9 +27,12 @@ def share(group: Group, status: str, *second: object) -> None:
         "altered": False,
         "binds": 2,
         "retired": {},
-        "flows": [["billing-1", "i1", True, 1, True, 0], ["billing-2", "i2", True, 2, False, 0]],
+        "flows": {
+            "billing-1": ["billing-1", "i1", True, 1, True, 0],
+            "billing-2": ["billing-2", "i2", True, 2, False, 0],
+        },
         "owners": [["billing-1", "i1"], ["billing-2", "i2"]],
-        "partitions": [[0, "owned", 1, 0], [1, *second]],
+        "partitions": {"0": ["owned", 1, 0], "1": second},
     }
     group.document("state", "state", body, within="t1")
 

@@ -241,17 +241,17 @@ def test_a_newer_format_is_refused_by_name(kind: Kind, version: str) -> None:
 NULLABLE = (
     r"\.config\.(retention_s|quota_bytes)|.*\.(writer|first|holds)|\.writers\.\w+\.1|\.groups\.\w+\.3|\.holddown_left_s"
 )
-NULLABLE += r"|\.partitions\.\d+\.6|\.columns(\.key)?|.*\.schema_version"
+NULLABLE += r"|\.partitions\.\d+\.5|\.columns(\.key)?|.*\.schema_version"
 
 
 OPTIONAL = r"\.columns(\.(key|version|columns\.\d+\.(nullable|since|former)))?|.*\.schema_version"
 OPTIONAL += r"|\.timers|\.state_token|\.flows\.\d+\.[45]"
 
 
-OPTIONAL += r"|\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[4-9]"
+OPTIONAL += r"|\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[3-9]"
 
 
-OR_NOBODY = r"\.partitions\.\d+\.[34]"
+OR_NOBODY = r"\.partitions\.\d+\.[23]"
 
 
 POSITIVE = r"\.layouts\.\d+\.1|\.writer_pages\.\d+\.5|.*\.schema_version"
