@@ -241,11 +241,13 @@ class Group:
         assert reader.read_flows(KEY) == told.records
         seen = reader.look_at_flows(KEY)
         assert ({name: beat.value for name, beat in seen.beats.items()}, seen.damaged) == (told.records, {})
+        assert all(0 <= beat.age_s < 30 for beat in seen.beats.values())
         for flow in FLOWS:
             found = reader.read_flow(KEY, flow)
             assert (found and found.value) == told.records.get(flow)
-        lease = reader.read_lease(KEY)
+        lease = reader.read_lease(KEY, aged=self.draw.random() < 0.5)
         assert (lease and lease.value) == told.lease
+        assert lease is None or 0 <= lease.age_s < 30
         assert reader.list_ownership(KEY) == dict(sorted(told.owned.items()))
         assert list(reader.read_flows(NEIGHBOUR)) == ["billing-1"], "another group is nobody's matter"
 
