@@ -50,10 +50,6 @@ def echo(message: Message) -> Message:
     return {"heard": message["say"]}
 
 
-def busy(_message: Message) -> Message:
-    raise Unavailable("the reader process waits for a store that does not answer: ask again later")
-
-
 def ask(message: Message, timeout_s: float = 5.0, address: Address = NAMES) -> Message:
     """What the readers that are there under the names answer."""
     return Requester(address, timeout_s=timeout_s).ask(message)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from partq_spark.group.documents.api import Announce, Audience, Documents, Load, Swap
+from partq_spark.group.documents.api import Announce, Audience, DocumentOperation, Documents, Load, Remove, Swap
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import ObjectStore
@@ -19,6 +20,7 @@ from tests.group.ownership.conftest import KEY
 from tests.objects.conftest import azure_store
 from tests.support.documents import MemoryDocuments, MemoryServer
 
+FIELDS = {"instance": "i1", "count": "7"}
 OTHER = GroupKey(KEY.namespace, KEY.queue, "billing-2")
 
 Open = Callable[[GroupKey | None], Documents]
@@ -50,6 +52,24 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     yield open_one
     for documents in opened:
         documents.close()
+
+
+def test_a_version_is_replaced_and_removed_by_its_own_token_alone(opening: Open) -> None:
+    """All in one call, each whatever became of those before. The same value again is another version."""
+    documents, name = opening(None), "beats/a"
+    (first,) = documents.ask(KEY, Swap(name, FIELDS, None))
+    (token,) = documents.ask(KEY, Swap(name, FIELDS, first))
+    assert token not in (None, first)
+    another = {"instance": "i2"}
+    steps: list[tuple[DocumentOperation[Any], object]] = [
+        *((Swap(name, another, first), None), (Swap(name, another, None), None), (Remove(name, first), False)),
+        *((Load(name, known=token), UNCHANGED), (Remove(name, token), True), (Load(name), None)),
+        *((Remove(name, first), True), (Remove(name, None), True), (Swap(name, another, first), None)),
+    ]
+    assert documents.ask(KEY, *(step for step, _ in steps)) == tuple(answer for _, answer in steps)
+    documents.ask(KEY, Swap(name, FIELDS, None))
+    removed: list[DocumentOperation[Any]] = [Remove(name, None), Load(name)]
+    assert documents.ask(KEY, *removed) == (True, None)
 
 
 @pytest.mark.conformance("OWN-02")

@@ -4,7 +4,6 @@ one in trouble: no memory, no replicas, read-only; silence, within which every c
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
 from partq_spark.group.model import Lease, OwnershipRecord
-from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
+from partq_spark.group.ownership import Ownership, Reincarnated
 from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, begin, last_beat, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, command, open_redis
 from tests.support.servers import RedisServer, running
@@ -230,22 +229,6 @@ def test_more_threads_than_connections_wait_for_their_turn(server: RedisServer, 
         assert len(list(pool.map(beat, range(40)))) == 40
     assert store.beat(KEY, RECORD) == "t1"
     assert len(command(server, "CLIENT", "LIST").splitlines()) <= 17
-
-
-def test_a_fork_speaks_on_connections_of_its_own(store: Ownership) -> None:
-    begin(store)
-    child = os.fork()
-    if child == 0:
-        try:
-            for _ in range(200):
-                assert store.beat(KEY, RECORD) == "t1"
-            os._exit(0)
-        finally:
-            os._exit(1)
-    for _ in range(200):
-        assert isinstance(store.read_state(KEY), StateDocument)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
 
 
 @pytest.mark.conformance("OWN-02")
