@@ -1,5 +1,5 @@
-"""One partition's way: where each step of the table leads, handoffs whose flows change or die (HAN), and checkpoints that
-cannot be rewritten: then the partition waits, and nobody else does (REB-15).
+"""One partition's way: where each step of the table leads, handoffs whose flows change or die (HAN), and checkpoints
+that cannot be rewritten: then the partition waits, and nobody else does (REB-15).
 """
 
 from __future__ import annotations
