@@ -15,7 +15,7 @@ from coordinator.core.events import Event, FlowBound, Told
 from coordinator.core.machine import decide
 from coordinator.heads import Heads, group_facts
 from coordinator.reconciliation import RemovedPartitions
-from partq_spark.base.errors import Fenced, Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.lifecycle import checkpoints_of
@@ -185,22 +185,6 @@ def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> No
     assert after.token != "somebody", "from now on that one's swaps fail"
 
 
-@pytest.mark.conformance("OWN-03")
-def test_a_flow_whose_heartbeat_is_lost_before_it_was_taken_in_binds_anew() -> None:
-    """It only beats, because it has nothing to deliver; so its heartbeat is what must fail."""
-    world, _, b = two_flows(delay_s=5.0)
-    mapping = b.mapping()
-    b.bind(mapping)
-    b.beats = False
-    world.server.store.delete(f"{KEY}/ownership/beats/b")
-    world.run(1)
-    with pytest.raises(Fenced):
-        b.store.beat(KEY, b.says)
-    b.bind(mapping)
-    world.run(1)
-    assert b.mapping() == mapping
-
-
 def test_flows_that_did_not_come_back_after_a_restart_are_removed_and_ownership_follows_the_state() -> None:
     world = World(partitions=2)
     world.coordinator()
@@ -218,29 +202,6 @@ def test_flows_that_did_not_come_back_after_a_restart_are_removed_and_ownership_
     assert world.server.open().read_flows(KEY) == {}
     assert world.state().flows == {}
     assert owned() == [(None, 2)] * 2
-
-
-# --- what is drained --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("HAN-02")
-def test_a_paused_partition_moves_as_soon_as_its_owner_says_that_it_has_nothing_in_hand() -> None:
-    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0))
-    world.coordinator()
-    a = world.flow("a")
-    world.settle()
-    for number in (0, 1):
-        a.write(number, 0, 50)
-    b = world.flow("b")
-    world.run(20)
-    (paused,) = (number for number, each in world.state().partitions.items() if each.phase is Phase.PAUSED)
-    a.write(paused, 40, 50)
-    world.run(5)
-    assert b.mapping() == {}
-    a.write(paused, 50, 50)
-    world.settle()
-    assert b.mapping() == {paused: 2}
-    assert world.checkpoints()[paused].redelivered_below == 0
 
 
 # --- checkpoints that were rewound, or cannot be read -----------------------------------------------------------------

@@ -108,44 +108,24 @@ def test_shares_add_up_are_in_proportion_and_starve_nobody(backlog: dict[int, in
         assert backlog[one] <= backlog[other] or shares[one] >= shares[other]
 
 
-def test_a_limit_below_the_number_of_busy_partitions_starves_none_and_those_of_one_publish_take_turns() -> None:
-    """Partitions 0 to 3 always have more than 4 and 5, whose few messages once waited for ever. A trigger comes after
-    each publish.
-    """
-    busy = dict.fromkeys(range(4), (5, 10))
-    log = Log({**busy, 4: (1, 10)}, busy, {**busy, 5: (1, 10)}, *[busy] * 60)
-    at = dict.fromkeys(range(6), 0)
-    read: list[list[int]] = []
-    for trigger in range(1, 40):
-        ends = dict.fromkeys(at, 0)
-        for entry in log.entries[:trigger]:
-            ends |= {piece.partition: piece.end for piece in entry.slices}
-        reached = limits.batch_ends(at, ends, BatchLimits(messages=2), log.walk)
-        read.append([p for p in at if reached[p] > at[p]])
-        assert sum(reached.values()) == sum(at.values()) + 2
-        at = reached
-    assert read[:3] == [[0, 1], [2, 3], [0, 4]], "the partition of which least was read is first"
-    assert next(trigger for trigger, partitions in enumerate(read) if 5 in partitions) < 31, "before it are at most 62"
-
-
 @given(LOGS, st.integers(1, 3), st.data())
 def test_under_the_smallest_limits_what_was_published_first_is_read_first(
     log: Log, budget: int, data: st.DataObject
 ) -> None:
+    """So a cold partition beside busy ones waits for nothing that comes later. What one publish brought is taken in
+    turns: the partition of which least was read is first.
+    """
     at = {p: data.draw(st.integers(0, end)) for p, end in log.ends.items()}
-    waiting = {p for p, end in log.ends.items() if at[p] < end}
-    assume(len(waiting) > budget)
+
+    def turn(partition: int) -> tuple[int, int, int]:
+        its = ((each.sequence, piece) for each in log.entries for piece in each.slices if piece.partition == partition)
+        published, piece = next(each for each in its if each[1].end > at[partition])
+        return published, at[partition] - piece.offset, partition
+
+    order = sorted((p for p, end in log.ends.items() if at[p] < end), key=turn)
+    assume(len(order) > budget)
     reached = limits.batch_ends(at, log.ends, BatchLimits(messages=budget), log.walk)
-    assert limits.batch_ends(dict(at), log.ends, BatchLimits(messages=budget), log.walk) == reached, (
-        "a restart does the same"
-    )
-    published = {
-        p: next(e.sequence for e in log.entries for s in e.slices if s.partition == p and s.end > at[p])
-        for p in waiting
-    }
-    chosen = {p for p in at if reached[p] > at[p]}
-    assert len(chosen) == budget
-    assert max(published[p] for p in chosen) <= min(published[p] for p in waiting - chosen)
+    assert reached == {p: offset + (p in order[:budget]) for p, offset in at.items()}
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------

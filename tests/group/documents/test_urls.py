@@ -18,11 +18,10 @@ from partq_spark.group.documents.urls import NAME, known_id, parse_ownership, st
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
-from partq_spark.objects.azure_access import CONNECTION_STRING
 from tests.group.ownership.conftest import KEY, begin, token_of
 from tests.group.ownership.redis_servers import an_object_store
 from tests.log.queues import once
-from tests.support.servers import Azurite, RedisServer
+from tests.support.servers import RedisServer
 from tests.support.way import Hooked
 
 
@@ -120,6 +119,8 @@ def test_many_at_once_agree_on_an_id_by_whatever_path_they_reach_the_store(tmp_p
     assert found[1:] == [made] * 8
     assert re.fullmatch("[0-9a-f]{16}", made or "")
     assert made != other
+    assert [info.name for info in store.list("")] == [NAME]
+    assert list(store.list_folders("")) == [], "it is no namespace"
 
 
 @pytest.mark.parametrize("how", ["checksum", "shape", "bytes"])
@@ -162,13 +163,3 @@ def test_equal_groups_of_two_stores_share_nothing(redis_server: RedisServer) -> 
     assert (token_of(one), list(one.read_flows(KEY))) == ("t1", ["billing-1"])
     for store in (one, other, flow):
         store.close()
-
-
-@pytest.mark.azurite
-def test_on_azure_it_is_a_small_blob(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
-    url = azurite.fresh_url()
-    made = store_id(open_store(url, retry_timeout_s=0))
-    assert store_id(open_store(url, retry_timeout_s=0)) == made
-    assert [info.name for info in open_store(url).list("")] == [NAME]
-    assert list(open_store(url).list_folders("")) == []

@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -143,24 +142,6 @@ def test_scripts_and_idle_connections_that_are_lost_are_replaced_before_anything
 # --- it takes nothing for now -----------------------------------------------------------------------------------------
 
 
-def test_a_replica_is_read_and_not_written_and_another_life_once_it_is_the_master(
-    server: RedisServer, replica: RedisServer, store: Ownership
-) -> None:
-    """Under an open connection."""
-    begin(store)
-    wait_for(replica, server)
-    other = open_redis(replica)
-    assert token_of(other) == "t1"
-    for name in ("swap_state", "beat", "unbind", "take_lease"):
-        with pytest.raises(Unavailable, match="read-only replica"):
-            verbs(other)[name]()
-    promote(replica)
-    with pytest.raises(Reincarnated):
-        other.beat(KEY, RECORD)
-    assert other.beat(KEY, RECORD) == "t1"
-    other.close()
-
-
 @pytest.mark.parametrize(
     ("setting", "value", "usually", "says"),
     [
@@ -216,19 +197,6 @@ def test_one_that_is_not_there_is_named_and_its_news_come_again_with_it(server: 
     server.start()
     assert store.wait_news(5) is None, "subscribed again: look at everything"
     assert store.wait_news(0.01) == frozenset()
-
-
-def test_more_threads_than_connections_wait_for_their_turn(server: RedisServer, store: Ownership) -> None:
-    begin(store)
-
-    def beat(_: int) -> None:
-        for _ in range(50):
-            assert store.beat(KEY, RECORD) == "t1"
-
-    with ThreadPoolExecutor(40) as pool:
-        assert len(list(pool.map(beat, range(40)))) == 40
-    assert store.beat(KEY, RECORD) == "t1"
-    assert len(command(server, "CLIENT", "LIST").splitlines()) <= 17
 
 
 @pytest.mark.conformance("OWN-02")
