@@ -163,11 +163,6 @@ def test_looks_end_when_their_time_is_over() -> None:
 
 def test_groups_and_queues_are_told_that_are_there_and_led_here(scraped: Scraped) -> None:
     """What is told of them is in `test_metrics`."""
-    scraped.run(2)
-    told = {(each.metric.name, each.labels[3:]): each.value for each in samples(scraped.picture())}
-    assert told["partq_group_rebalance_status", ("Ready",)] == 1
-    assert [told["partq_group_flows", (state,)] for state in ("active", "inactive", "unbound")] == [0, 0, 0]
-    assert told["partq_group_partitions", ("Unassigned",)] == 2
     scraped.handled(3, 0, 0)
     retention.trim(scraped.queue, scraped.queue.head.next)
     told = {(each.metric.name, each.labels[2:]): each.value for each in samples(scraped.picture())}

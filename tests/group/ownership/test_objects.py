@@ -22,7 +22,6 @@ from tests.group.ownership.conftest import KEY, RECORD, begin, verbs
 from tests.group.ownership.redis_servers import an_object_store
 from tests.group.test_checkpoints import Lossy
 from tests.log.queues import lost, once
-from tests.objects.conftest import azure_store
 from tests.support.ownership import in_objects
 from tests.support.way import Hooked
 
@@ -49,13 +48,9 @@ def leader(recorded: Hooked) -> Ownership:
     return in_objects(recorded)
 
 
-@pytest.mark.parametrize("kind", ["memory", pytest.param("azure", marks=pytest.mark.azurite)])
-def test_names_and_fields_are_those_of_seed_004(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_fields_are_those_of_seed_004() -> None:
     """A claim and a heartbeat are blobs without a body, so that one listing tells of all."""
-    memory = kind == "memory"
-    objects = an_object_store() if memory else azure_store(request.getfixturevalue("azurite"), monkeypatch)
+    objects = an_object_store()
     store = in_objects(objects)
     store.bind(KEY, RECORD, replaces=None)
     claimed = store.claim_ownership(KEY, [CLAIM])[12]
@@ -74,7 +69,6 @@ def test_names_and_fields_are_those_of_seed_004(
         "claim": found.metadata["claim"],
         "checksum": checksum_of(found.metadata),
     }
-    objects.close()
 
 
 def test_a_claim_that_says_the_same_at_the_same_time_is_another_one(recorded: Hooked) -> None:
