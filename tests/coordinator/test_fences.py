@@ -16,7 +16,7 @@ from coordinator.logs import Log
 from partq_spark.base.effects import in_a_row
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoint import UNBOUNDED
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, NotDrained
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import Owner, Partition, Phase
 from partq_spark.objects.memory import MemoryStore
 from tests.coordinator.runtimes import KEY, Lines
@@ -55,9 +55,12 @@ class Stage:
         return found
 
 
+@pytest.mark.conformance("HAN-02")
 def test_what_may_have_been_delivered_comes_again_marked_and_is_counted() -> None:
-    stage = Stage()
+    stage, drained = Stage(), replace(FENCE, drained=True)
     stage.write(4, 10)
+    assert stage.carry_out(drained) == [(None, 0)], "what was drained waits while its checkpoint is open"
+    assert stage.fences.due([drained]) == [drained], "it has not failed"
     done = stage.carry_out(FENCE)
     assert done == [(PartitionFenced(partition=0, epoch=3, owner=HEIR), 6)]
     assert (stage.mark().owner, stage.mark().redelivered_below) == (HEIR, 10)
@@ -154,7 +157,6 @@ def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: str) ->
         (Corrupt("damaged"), 0.0, "", "damaged"),
         (Invalid("no: " + "and \n so on " * 1000), 0.0, "", ("no: " + "and so on " * 1000)[:MOST_WORDS]),
         (Corrupt("damaged"), 0.0, "damaged", None),
-        (NotDrained("its owner may have something in hand"), 0.0, "", None),  # which is no failure
         (None, 0.0, "", None),
     ],
 )
@@ -179,9 +181,7 @@ def test_what_becomes_of_a_fence_that_failed(
     event = tried(error)
     if error is not None:
         assert event == (FenceStuck(partition=3, epoch=3, reason=said) if said is not None else None)
-    failed = error is not None and not isinstance(error, NotDrained)
-    assert bool(stage.log.all) == failed
-    assert (stage.fences.due([fence]) == [fence]) == (not failed)
-    assert stage.fences.next_s([fence]) == pytest.approx(0.0 if not failed else 0.2 if at_s else 0.1)
+    assert (stage.fences.due([fence]) == [fence]) == (error is None)
+    assert stage.fences.next_s([fence]) == pytest.approx(0.0 if error is None else 0.2 if at_s else 0.1)
     stage.fences.forget()
     assert stage.fences.due([fence]) == [fence]
