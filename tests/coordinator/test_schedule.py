@@ -20,10 +20,6 @@ from partq_spark.base.errors import Unavailable
 from tests.coordinator.runtimes import KEY, Lines, World
 
 
-def middle(low: float, high: float) -> float:
-    return (low + high) / 2
-
-
 class Later(Executor):
     """Does what was submitted when it is told to."""
 
@@ -58,7 +54,7 @@ class Turns:
         self.now_s = 100.0
         self.log = Lines()
         self.threads = Later()
-        self.effects = Effects(now_s=lambda: self.now_s, uniform=middle)
+        self.effects = Effects(now_s=lambda: self.now_s, uniform=lambda low, high: (low + high) / 2)
         self.schedule = Schedule(self.effects)
 
     def add(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:

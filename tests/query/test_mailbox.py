@@ -100,17 +100,13 @@ def test_a_word_needs_no_answer() -> None:
     assert not send("/nowhere/at/all", {"do": "complete"})
 
 
-def strange(kind: str) -> Message:
-    return {"error": kind, "message": "later"}
-
-
 ERRORS = [errors.Invalid, errors.Conflict, errors.Fenced, errors.Unavailable, errors.Corrupt, errors.ObjectMissing]
 TOLD: list[tuple[Exception | Message, type[Exception], str]] = [
     *((error("queue 'orders' is not there"), error, "^queue 'orders' is not there$") for error in ERRORS),
     (Invalid("x" * 100_000), Invalid, "^x{100000}$"),
     (ZeroDivisionError("a fault"), Unavailable, "could not deal with it.*ZeroDivisionError"),
     (KeyError("say"), Invalid, r"malformed \(KeyError\('say'\)\)"),
-    *((strange(kind), Unavailable, "^later$") for kind in ("Strange", "annotations", "getattr")),
+    *(({"error": kind, "message": "later"}, Unavailable, "^later$") for kind in ("Strange", "annotations", "getattr")),
     ({"v": 2}, Invalid, "answer is not of version 1"),
 ]
 

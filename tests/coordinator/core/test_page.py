@@ -13,10 +13,6 @@ BEGIN, END = "```mermaid\n", "\n## What keeps this safe"
 """Between these it is drawn."""
 
 
-def _name(phase: Phase | None) -> str:
-    return "gone" if phase is None else phase.value
-
-
 def diagram() -> str:
     """A mermaid state diagram: one arrow for each pair of states, with what leads along it."""
     arrows: dict[tuple[Phase, Phase | None], list[str]] = {}
@@ -33,8 +29,9 @@ def table() -> str:
     """The rows, as a table in Markdown."""
     lines = ["| in | step | cause | when | then |", "|---|---|---|---|---|"]
     for row in TABLE:
+        then = "gone" if row.then is None else row.then.value
         for cause, when in row.causes.items():
-            lines.append(f"| {row.phase.value} | {row.step.value} | {cause.value} | {when} | {_name(row.then)} |")
+            lines.append(f"| {row.phase.value} | {row.step.value} | {cause.value} | {when} | {then} |")
     return "\n".join(lines)
 
 
