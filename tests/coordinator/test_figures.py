@@ -200,19 +200,8 @@ ASSIGN: Final = (9.0, step("assign", "b"))
         ([(8.5, step("fence", "a", "b", Cause.MOVE)), ASSIGN], Outcome.FORCED, 0.5),
         ([(8.5, step("fence", "a", "b", Cause.GIVE)), ASSIGN], Outcome.LOST, 0.5),
         # A third flow gets it after the first pause began; and what was drained turns out not to be.
-        (
-            [PAUSE, DRAINED, (7.0, step("fence", "a", "c", Cause.GIVE)), ASSIGN],
-            *(Outcome.DRAINED, 4.0),
-        ),
-        (
-            [
-                PAUSE,
-                (6.0, step("fence", "a", "b", Cause.DRAINED)),
-                (7.0, step("force", "a", "b", Cause.DEADLINE)),
-                ASSIGN,
-            ],
-            *(Outcome.FORCED, 4.0),
-        ),
+        ([PAUSE, DRAINED, (7.0, step("fence", "a", "c", Cause.GIVE)), ASSIGN], Outcome.DRAINED, 4.0),
+        ([PAUSE, DRAINED, (7.0, step("force", "a", "b", Cause.DEADLINE)), ASSIGN], Outcome.FORCED, 4.0),
         # No handoffs: what was nobody's, what comes back to its flow, what was removed.
         ([(1.0, step("fence", None, "b", Cause.GIVE)), ASSIGN], None, 0.0),
         ([(1.0, step("fence", "b", "b", Cause.RESTORE)), ASSIGN], None, 0.0),

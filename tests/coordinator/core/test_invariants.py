@@ -224,6 +224,11 @@ OWN-04: a state from an old copy is brought above the checkpoints
   group 2, 1 flow
   ahead 1 2: fence 1 a1@1 for a1@3 = Ready; instances a1 a1; epochs 1 3
 
+OWN-04: a partition that leaves goes also where its checkpoint is ahead of its fence
+  group 2, 2 flows, fences wait
+  resize 0, ahead 1 5: fence 1 b1@1 for nobody@6
+  fence = numbers 0
+
 OWN-04: a checkpoint that is ahead during a handoff ends the pause
   group 2, 1 flow, fences wait
   bind b, sleep 5, ahead 1 5: fence 1 a1@1 for b1@6; tell b1 active
