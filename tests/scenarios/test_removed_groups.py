@@ -114,7 +114,7 @@ def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership
     stage.until(lambda: query.failure is not None, 10.0)
     assert isinstance(query.failure, partq.Invalid)
     assert "group default/orders/billing was removed" in str(query.failure)
-    assert not [name for name in stage.world.store._objects if "/ownership/flows/" in name], "it did not bind again"
+    assert not [name for name in stage.world.store._objects if "/ownership/beats/" in name], "it did not bind again"
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.base.errors import Unavailable
+from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
+from partq_spark.objects.local_files import TemporaryFile
 from partq_spark.objects.local_folders import FolderLock
 
 
@@ -60,6 +61,25 @@ def swap_and_freeze(root: Path, etag: str) -> None:
 
     FolderLock.__enter__ = enter_and_freeze  # type: ignore[method-assign] # the one instruction to be frozen at
     LocalStore(str(root)).swap("q/doc", b'{"by":"frozen"}', expected=etag)
+
+
+def test_who_is_overtaken_between_its_first_look_and_the_lock_changes_nothing(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etag = store.swap("q/doc", b'{"by":"nobody"}', expected=None)
+    finish = TemporaryFile.finish
+
+    def overtaken(self: TemporaryFile) -> None:
+        monkeypatch.undo()
+        LocalStore(str(root)).swap("q/doc", b'{"by":"the other"}', expected=etag)
+        finish(self)
+
+    monkeypatch.setattr(TemporaryFile, "finish", overtaken)
+    with pytest.raises(Conflict):
+        store.swap("q/doc", b'{"by":"me"}', expected=etag)
+    found = store.load("q/doc")
+    assert isinstance(found, Document)
+    assert found.body == b'{"by":"the other"}'
 
 
 def test_who_only_reads_stops_no_writer(store: LocalStore, root: Path) -> None:
