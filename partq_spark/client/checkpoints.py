@@ -29,7 +29,7 @@ class PartitionCheckpoint:
     """One partition's checkpoint; `epoch` 0: there is none yet, and the group begins at `acknowledged`.
 
     `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below
-    `redelivered_below` may have been delivered before. `flow` has the partition, or had it last. `updated` is the
+    `redelivered_below`, at most all that there are, may have been delivered before. `flow` has the partition, or had it last. `updated` is the
     writer's own clock (RFC 3339).
     """
 
@@ -123,7 +123,7 @@ def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
                 instance=owner.instance if owner is not None else None,
                 acknowledged=progress.acknowledged(number),
                 end=head.next[number],
-                redelivered_below=checkpoint.redelivered_below if checkpoint is not None else 0,
+                redelivered_below=min(checkpoint.redelivered_below, head.next[number]) if checkpoint is not None else 0,
                 updated=checkpoint.updated if checkpoint is not None else None,
             )
         )

@@ -152,7 +152,7 @@ class FlowRecord:
     `mapping` is what the client presents when it binds: the partitions it had, with their epochs (seed 001, "Outcomes
     of Consumer Loss"); it is said until the group's state knows the instance. `closes` counts the partitions of which
     it said that it has nothing in hand, as a hint for the leader to look at their checkpoints. `note` and `progress`
-    are for people: nobody decides by them.
+    are for people: nobody decides by them. `progress` None: it did not fit.
     """
 
     flow: str
@@ -163,7 +163,7 @@ class FlowRecord:
     mapping: Mapping[int, int] = field(default_factory=dict)
     closes: int = 0
     note: str = ""
-    progress: Mapping[int, Progress] = field(default_factory=dict)
+    progress: Mapping[int, Progress] | None = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from partq_spark.group import key_order
+from partq_spark.group.checkpoint import Checkpoint
 from partq_spark.group.claims import flow_of
 from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import (
@@ -218,24 +219,38 @@ def _sharing(seen: GroupReading) -> str:
     return ""
 
 
+def _of_owner(partition: Partition, records: Mapping[str, FlowRecord]) -> FlowRecord | None:
+    record = records.get(partition.owner.flow) if partition.owner is not None else None
+    return record if record is not None and Owner(record.flow, record.instance) == partition.owner else None
+
+
 def said_by_owner(partition: Partition, records: Mapping[str, FlowRecord]) -> Progress | None:
     """What its owner says of it."""
-    record = records.get(partition.owner.flow) if partition.owner is not None else None
-    if record is None or Owner(record.flow, record.instance) != partition.owner:
+    record = _of_owner(partition, records)
+    return record.progress.get(partition.partition) if record is not None and record.progress is not None else None
+
+
+def _written_by_owner(seen: GroupReading, partition: Partition) -> Checkpoint | None:
+    """Its checkpoint, if that is its owner's."""
+    found = seen.progress.checkpoints.get(partition.partition)
+    if found is None or found.owner is None or (found.owner, found.epoch) != (partition.owner, partition.epoch):
         return None
-    return record.progress.get(partition.partition)
+    return found
 
 
 def _delivered(seen: GroupReading, partition: Partition, progress: Progress | None) -> int | None:
     """By its owner's word; else what it may have delivered."""
     if progress is not None:
         return progress.delivered
-    found = seen.progress.checkpoints.get(partition.partition)
-    if found is None or found.owner is None or (found.owner, found.epoch) != (partition.owner, partition.epoch):
-        return None
-    if seen.state is not None and not found.is_open:
-        return None
-    return min(found.may_reach, at(seen.progress.head.next, partition.partition))
+    found = _written_by_owner(seen, partition)
+    return min(found.may_reach, at(seen.progress.head.next, partition.partition)) if found is not None else None
+
+
+def _is_taken(seen: GroupReading, partition: Partition, progress: Progress | None) -> bool:
+    """False: its owner is known not to have it yet."""
+    found, record = _written_by_owner(seen, partition), _of_owner(partition, seen.records)
+    is_open = found is not None and found.is_open
+    return is_open or progress is not None or (record is not None and record.progress is None)
 
 
 def _partition(seen: GroupReading, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
@@ -269,7 +284,10 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
     )
     if seen.state is None:
         return replace(made, reason=damage or _last_owner(seen, partition.owner))
-    return replace(made, reason=_trouble(partition, damage) or _reason(state, partition, made, holddown_s))
+    if not (reason := _trouble(partition, damage) or _reason(state, partition, made, holddown_s)):
+        is_missing = made.lag and not _is_taken(seen, partition, progress)
+        reason = f"flow {made.flow} has not taken it yet" if is_missing else ""
+    return replace(made, reason=reason)
 
 
 def _trouble(partition: Partition, damage: str) -> str:
@@ -296,8 +314,6 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
         return f"paused: waits for {messages} of flow {seen.flow}{left}, then goes to {seen.handoff.to}"
     if partition.phase is Phase.FENCING:
         return f"paused: its checkpoint is being handed to flow {seen.flow} at epoch {seen.epoch}"
-    if seen.delivered is None and seen.lag:
-        return f"flow {seen.flow} has not taken it yet"
     return ""
 
 

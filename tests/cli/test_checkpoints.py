@@ -7,6 +7,7 @@ import pkgutil
 import pytest
 
 import partq as api
+from partq_spark.group.checkpoint import UNBOUNDED
 from tests.cli.groups import Group
 from tests.support.command_line import Partq
 
@@ -44,6 +45,13 @@ def test_the_checkpoints_are_shown_whatever_a_clock_said(group: Group) -> None:
     for updated, words in (("2999-01-01T00:00:00.000000Z", "0 s ago"), ("yesterday\x1b[2J", r"yesterday\x1b[2J")):
         group.edit(0, updated=updated)
         assert words in group.partq(*SHOW).stdout
+
+
+def test_no_more_is_marked_than_there_is(group: Group) -> None:
+    """Of a checkpoint that was deleted everything is marked, until its owner has claimed it."""
+    group.edit(0, redelivered_below=str(UNBOUNDED))
+    assert group.partq.json(*SHOW)["partitions"][0]["redelivered_below"] == group.ends[0]
+    assert group.partq(*SHOW).stdout.splitlines()[2].split()[6] == str(group.ends[0])
 
 
 def test_a_damaged_checkpoint_is_named_and_the_others_are_shown_and_rewound(group: Group) -> None:

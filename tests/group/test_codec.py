@@ -131,7 +131,8 @@ def test_what_a_flow_says_comes_back_as_it_was_and_no_field_is_changed_unnoticed
     )
     fields = encode_flow(said)
     assert sum(map(len, fields.values())) < 8000, "an object's metadata has no more room"
-    assert decode_flow(found(fields), "it") == replace(said, progress=said.progress if "progress" in fields else {})
+    has_room = fields.get("progress") != "-"
+    assert decode_flow(found(fields), "it") == replace(said, progress=said.progress if has_room else None)
     for name in fields:
         with pytest.raises(Corrupt):
             decode_flow(found({**fields, name: fields[name] + "1"}), "it")

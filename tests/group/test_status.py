@@ -98,6 +98,7 @@ def fencing(to: Owner | None) -> Partition:
 
 ACKNOWLEDGED: Final = {0: checkpoint(0, 1000)}
 WAITING: Final = {"records": reported(p0=Progress(4000, 1000)), "checkpoints": ACKNOWLEDGED, "state_age_s": 0.6}
+UNSAID: Final = {"a": replace(a_record("a", "a1"), progress=None)}
 NOT_TAKEN: Final = "flow a has not taken it yet"
 NOT_BOUND: Final = "is not bound, waits for the running handoffs"
 HANDED: Final = "paused: its checkpoint is being handed to flow b at epoch 2"
@@ -113,6 +114,8 @@ HANDED: Final = "paused: its checkpoint is being handed to flow b at epoch 2"
         (owned(A), {"records": reported(p0=Progress(9, 8))}, READY, ""),
         (owned(A), {"checkpoints": {0: checkpoint(0, 8, may_reach=12)}}, READY, ""),
         (owned(A), {"checkpoints": {0: checkpoint(0, 8, epoch=2, may_reach=12)}}, READY, NOT_TAKEN),
+        (owned(A), {"records": reported(), "checkpoints": {0: checkpoint(0, 8)}}, READY, NOT_TAKEN),
+        (owned(A), {"records": UNSAID, "checkpoints": {0: checkpoint(0, 8)}}, READY, ""),
         (owned(GONE), {}, UNBOUND, f"flow gone {NOT_BOUND}"),
         (owned(Owner("a", "former")), {}, UNBOUND, f"flow a {NOT_BOUND}"),
         (paused(A), WAITING, PAUSED, "paused: waits for 3,000 messages of flow a, 1.4 s left, then goes to b"),
@@ -132,6 +135,14 @@ def test_every_partition_has_exactly_one_of_four_statuses_and_says_why_it_does_n
 def test_what_nobody_says_counts_from_the_groups_start() -> None:
     (found,) = seen(state(owned(A))).partitions
     assert (found.acknowledged, found.delivered, found.lag) == (7, None, 4993)
+
+
+@pytest.mark.parametrize(("may_reach", "delivered"), [(8, 8), (12, 12), (6000, 5000)])
+def test_where_its_owner_does_not_say_how_far_it_is_what_it_may_have_delivered_counts(
+    may_reach: int, delivered: int
+) -> None:
+    marks = {0: checkpoint(0, 8, may_reach=may_reach)}
+    assert seen(state(owned(A)), records=UNSAID, checkpoints=marks).partitions[0].delivered == delivered
 
 
 @pytest.mark.parametrize(("state_token", "left_s"), [("t1", 1.5), ("t0", 4.0)], ids=["of this state", "of another"])

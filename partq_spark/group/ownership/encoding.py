@@ -31,6 +31,7 @@ MOST_MAPPING: Final = 6_000
 """Characters: an object's metadata has room for 8 kB. What does not fit comes to the flow at the next epoch, marked."""
 
 MOST_PROGRESS: Final = 4_000
+_NO_ROOM: Final = "-"
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
 _DAMAGED: Final = "damaged"
@@ -92,7 +93,7 @@ def encode_flow(record: FlowRecord) -> dict[str, str]:
         "closes": str(record.closes),
         "note": record.note,
         "mapping": _runs({p: str(epoch) for p, epoch in record.mapping.items()}, MOST_MAPPING),
-        "progress": _all_runs({p: f"{it.delivered}/{it.acknowledged}" for p, it in record.progress.items()}),
+        "progress": _all_runs({p: f"{it.delivered}/{it.acknowledged}" for p, it in (record.progress or {}).items()}),
     }
     return sealed({name: text for name, text in fields.items() if text})
 
@@ -111,7 +112,7 @@ def decode_flow(found: Found, where: str) -> FlowRecord:
             mapping={p: int(epoch) for p, epoch in _run_values(fields.get("mapping", ""))},
             closes=int(fields["closes"]),
             note=fields.get("note", ""),
-            progress={p: Progress(*map(int, it.split("/"))) for p, it in _run_values(fields.get("progress", ""))},
+            progress=_progress(fields.get("progress", "")),
         )
     except (KeyError, ValueError, TypeError):
         raise Corrupt(f"{where} is no heartbeat that partq wrote: remove it, its flow binds anew") from None
@@ -140,9 +141,16 @@ def _runs(values: Mapping[int, str], most: int) -> str:
 
 
 def _all_runs(values: Mapping[int, str]) -> str:
-    """All of them or, where they do not fit, none: half of it would look like the whole."""
+    """All of them or, where they do not fit, a sign of that: half of it would look like the whole."""
     text = _runs(values, 2 * MOST_PROGRESS)
-    return text if len(text) <= MOST_PROGRESS else ""
+    return text if len(text) <= MOST_PROGRESS else _NO_ROOM
+
+
+def _progress(text: str) -> Mapping[int, Progress] | None:
+    """Raises `ValueError`, `TypeError`."""
+    if text == _NO_ROOM:
+        return None
+    return {p: Progress(*map(int, it.split("/"))) for p, it in _run_values(text)}
 
 
 def _run_values(text: str) -> Iterator[tuple[int, str]]:
