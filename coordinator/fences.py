@@ -28,8 +28,8 @@ MOST_WORDS: Final = 400
 
 
 class Carried(NamedTuple):
-    """What became of one fence: an event, or None where it is tried again. `marked`: how many messages were marked for
-    the one who got the partition, because they may come again.
+    """What became of one fence: an event, or None where it is tried again. `marked`: how many messages, at most, are
+    marked for the one who got the partition, because they may come again.
     """
 
     event: Event | None
@@ -107,7 +107,7 @@ class Fences:
             else:
                 done = Carried(PartitionFenced(partition=number, epoch=fence.to_epoch, owner=fence.to))
                 if fence.to is not None and fenced.offset is not None:
-                    done = done._replace(marked=max(fenced.redelivered_below - fenced.offset, 0))
+                    done = done._replace(marked=checkpoints.marked(fenced))
             self._retries.pop(number, None)
             self._due_s.pop(number, None)
             return done

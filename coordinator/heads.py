@@ -99,6 +99,12 @@ class Heads:
         """All groups of all queues, as last seen."""
         return {key: facts for each in self.seen().values() for key, facts in each.groups.items()}
 
+    def ends(self, queue: str) -> tuple[int, ...]:
+        """Where each partition of a queue ended, as last seen."""
+        with self._lock:
+            seen = self._seen.get(queue)
+        return seen.next if seen is not None else ()
+
     def queues(self) -> list[str]:
         """The queues to look at: those that are there by their folders, and those that were. Raises as the store."""
         present = list(filter(names.is_name, self._store.list_folders(f"{self.namespace}/")))

@@ -200,7 +200,7 @@ PAUSE: Final = Metric(
 class Outcome(StrEnum):
     """How a handoff ended."""
 
-    DRAINED = "drained"  # all that was delivered was acknowledged in time
+    DRAINED = "drained"  # its owner had nothing in hand in time
     FORCED = "forced"  # max-handoff-time was over: what was not acknowledged comes again, marked
     LOST = "lost"  # its owner was lost: the same
     KEPT = "kept"  # the receiver was lost, it stayed with its owner
@@ -235,7 +235,7 @@ class Handoffs:
         self._ended = dict.fromkeys(Outcome, 0)
         self._pause = Histogram(PAUSE)
         self.redelivered = 0
-        """Messages that come again, marked, because their partition was given on before they were acknowledged."""
+        """Messages, at most, that come again, marked: their partition went on before they were acknowledged."""
 
     @property
     def ended(self) -> dict[Outcome, int]:

@@ -131,7 +131,7 @@ GROUPS: Final[Mapping[Metric, Callable[[GroupFigures], float | Distribution | No
     PAUSE: _pause,
     counter(
         "partq_group_redelivered_messages_total",
-        "Messages that came again, marked, because of a handoff or loss.",
+        "Messages that come again, marked, because of a handoff or loss: at most so many.",
         _GROUP,
     ): lambda group: group.handoffs.redelivered,
 }

@@ -213,7 +213,12 @@ class Service:
             key,
             store=self._ownership,
             checkpoints=lambda facts: CheckpointStore(
-                self._store, key, facts.queue_id, since=facts.since, effects=self._effects
+                self._store,
+                key,
+                facts.queue_id,
+                since=facts.since,
+                ends=self.heads.ends(key.queue),
+                effects=self._effects,
             ),
             facts_now=lambda: self.heads.now(key),
             settings=self._settings,

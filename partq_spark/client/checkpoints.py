@@ -29,8 +29,8 @@ class PartitionCheckpoint:
     """One partition's checkpoint; `epoch` 0: there is none yet, and the group begins at `acknowledged`.
 
     `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below
-    `redelivered_below`, at most all that there are, may have been delivered before. `flow` has the partition, or had it last. `updated` is the
-    writer's own clock (RFC 3339).
+    `redelivered_below`, at most all that there are, may have been delivered before. `flow` has the partition, or had it
+    last. `updated` is the writer's own clock (RFC 3339).
     """
 
     partition: int

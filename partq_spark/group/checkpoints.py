@@ -19,7 +19,7 @@ from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoint import NUMBER, UNBOUNDED, Checkpoint, decode, encode
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log.groups import removed
-from partq_spark.log.model import Origin
+from partq_spark.log.model import Origin, at
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries
 
@@ -58,8 +58,8 @@ class CheckpointStore:
 
     `key` has its names in lower case already. `since`: the sequence number of the head that the group was made with:
     what a former group of the name left counts for nothing, and a flow of a former one cannot write (every write
-    raises `Fenced`) once the present one has written. `effects` is for the pauses between tries and for
-    `updated`.
+    raises `Fenced`) once the present one has written. `ends`: where each partition ended lately, for `marked` alone.
+    `effects` is for the pauses between tries and for `updated`.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class CheckpointStore:
         queue_id: str,
         *,
         since: int = 0,
+        ends: tuple[int, ...] | None = None,
         effects: Effects | None = None,
     ) -> None:
         self._store = store
@@ -76,6 +77,7 @@ class CheckpointStore:
         self._folder = checkpoint_folder(key)
         self._queue_id = queue_id
         self.since = since
+        self._ends = ends
         self._effects = effects if effects is not None else Effects()
 
     def __repr__(self) -> str:
@@ -84,6 +86,13 @@ class CheckpointStore:
     def name_of(self, partition: int) -> str:
         """The blob of a partition."""
         return f"{self._folder}{partition}"
+
+    def marked(self, found: Checkpoint) -> int:
+        """How many messages its owner marks, at most: none but those that there are."""
+        below = found.redelivered_below
+        if self._ends is not None:
+            below = min(below, at(self._ends, found.partition))
+        return max(below - (found.offset or 0), 0)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

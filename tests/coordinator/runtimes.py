@@ -169,7 +169,14 @@ class Coordinator:
         self.runtime = GroupRuntime(
             key,
             store=self.ownership,
-            checkpoints=lambda facts: CheckpointStore(objects, key, facts.queue_id, since=facts.since, effects=effects),
+            checkpoints=lambda facts: CheckpointStore(
+                objects,
+                key,
+                facts.queue_id,
+                since=facts.since,
+                ends=world.queue.head.next,
+                effects=effects,
+            ),
             facts_now=self.facts,
             settings=Settings(name=name),
             effects=effects,

@@ -73,6 +73,16 @@ def test_what_may_have_been_delivered_comes_again_marked_and_is_counted() -> Non
     assert stage.log.all == []
 
 
+def test_no_more_messages_are_counted_than_there_are() -> None:
+    """An idle owner had a reserve, and the checkpoint of partition 1 was deleted: everything is marked."""
+    stage = Stage()
+    stage.write(10, 70)
+    stage.checkpoints = CheckpointStore(stage.objects, KEY, "q", ends=(12, 5))
+    done = stage.carry_out(FENCE, replace(FENCE, partition=1))
+    assert [each.marked for each in done] == [2, 5]
+    assert (stage.mark(0).redelivered_below, stage.mark(1).redelivered_below) == (70, UNBOUNDED)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_what_nobody_had_begins_where_the_group_does(known: bool) -> None:
     """One that somebody had, and whose checkpoint is gone, was deleted: all of it may have been delivered."""

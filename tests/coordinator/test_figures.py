@@ -76,7 +76,7 @@ class Scraped(World):
         for number, end in enumerate(self.publish(publishes)):
             done = end - left[number] if left else end // 4
             flow.write(number, done, end)
-            flow.says = replace(flow.says, progress={**flow.says.progress, number: Progress(end, done)})
+            flow.says = replace(flow.says, progress={**(flow.says.progress or {}), number: Progress(end, done)})
         self.run(2)
         return flow
 
