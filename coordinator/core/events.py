@@ -14,7 +14,7 @@ from partq_spark.group.model import GroupSettings, Owner
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowBound:
-    """A flow's record shows an instance that the state does not know. `mapping`: partition to epoch, as presented."""
+    """A heartbeat shows an instance that the state does not know. `mapping`: partition to epoch, as presented."""
 
     flow: str
     instance: str

@@ -70,7 +70,7 @@ def next_deadline(state: GroupState) -> float | None:
 def _drained(draft: Draft, event: PartitionDrained) -> None:
     partition = draft.partitions.get(event.partition)
     if partition is not None and partition.phase is Phase.PAUSED and partition.epoch == event.epoch:
-        reason = "all that was delivered is acknowledged"
+        reason = "its owner has nothing in hand"
         draft.step(event.partition, Step.FENCE, Cause.DRAINED, reason, to=partition.to)
 
 

@@ -28,7 +28,7 @@ The states of a batch, what brings it there, and what follows:
     complete    Spark starts from its end, or the listener          Acknowledged in the group; the checkpoint is written
                 says so (`acknowledgements`).                       at its interval, or at once where a handoff waits.
 
-A query without a group follows the same rules: its membership grants every partition at epoch 0 (`ungrouped`).
+A query without a group follows the same rules: its membership grants every partition at epoch 0 (`participant`).
 
 A store that does not answer is asked again for `retryTimeout`, and then the query fails (`waiting`). A process may die
 after any of these steps. In a group, what may have been delivered before comes again, marked as redelivered.

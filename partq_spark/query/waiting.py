@@ -129,7 +129,7 @@ class AvailableNowTarget:
         What is left when it has waited long enough goes to the log. Raises `Unavailable` if it was never answered.
 
         To wait for messages and to wait for an answer are two waits: a flow that was answered and is then forgotten
-        (its coordinator died, its record was lost) has not waited for its new answer yet.
+        (its coordinator died, its heartbeat was lost) has not waited for its new answer yet.
         """
         config = head.config
         over_s = now_s + config.rebalance_delay_s + config.max_handoff_time_s + session_timeout_s
