@@ -60,7 +60,7 @@ class MemoryServer:
     def news_after(self, seen: int, group: GroupKey | None) -> tuple[int, frozenset[GroupKey]]:
         """Groups with news since `seen`, and the number of the last news."""
         wanted = Audience.COORDINATORS if group is None else Audience.FLOWS
-        found = (key for (who, key), number in self._news_of.items() if number > seen and who is wanted)
+        found = (key for (who, key), number in list(self._news_of.items()) if number > seen and who is wanted)
         return self._news, frozenset(key for key in found if group in (None, key))
 
 
