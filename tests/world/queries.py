@@ -101,8 +101,9 @@ class Query(Actor):
 
     def _keep_former(self, error: Exception) -> None:
         """Refused because the former run lives: then that one is kept."""
-        if is_refusal(error) and self.running:
-            self.running[-1].is_abandoned = False
+        former = [life for life in self.running if life.process.alive]  # the reader of the one refused may yet live
+        if is_refusal(error) and former:
+            former[-1].is_abandoned = False
 
     def kill(self) -> None:
         if self.present is not None:
