@@ -134,6 +134,7 @@ class Application(Caller):
         thread.join()
         for held in found:
             if held is not None:
+                self._befell("its poller ends", is_accident=True)  # a pause of this one is too long for the flow then
                 self._handle(held)
 
     def _refused(self) -> None:

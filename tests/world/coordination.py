@@ -32,6 +32,7 @@ class _Hands:
     offset: int = 0
     given: dict[str, int] = field(default_factory=dict)
     epoch: int = 0
+    asked: int = 0  # the highest that a state asked for which its store has forgotten
     moves_us: float = 0.0  # since it is paused: when it may move anyway
     is_drained: bool = False  # since it is paused
 
@@ -56,7 +57,12 @@ class Coordination:
         self._hands: dict[int, _Hands] = defaultdict(_Hands)
 
     def forget(self) -> None:
-        """The store has forgotten something: what it said before means nothing."""
+        """The store has forgotten something: what it said before means nothing, but for a leader that has read it and
+        still fences for it, whichever leader there is by then.
+        """
+        for number, part in self._state.parts.items() if self._state is not None else ():
+            hands = self._hands[number]
+            hands.asked = max(hands.asked, part.to_epoch)
         self._lives.clear()
         self._leases.clear()
         self._led, self._state = -1, None
@@ -152,7 +158,7 @@ class Coordination:
     def _checkpointed(self, fact: Checkpointed) -> None:
         hands = self._hands[fact.partition]
         part = self._state.parts.get(fact.partition) if self._state is not None else None
-        if part is not None and fact.flow and fact.epoch > max(hands.epoch, part.epoch, part.to_epoch):
+        if part is not None and fact.flow and fact.epoch > max(hands.epoch, hands.asked, part.epoch, part.to_epoch):
             demand(False, "fenced, and no state has decided it:", told(fact))
         hands.offset, hands.epoch = fact.offset, fact.epoch
         self._look(hands, (fact.flow, fact.instance))
