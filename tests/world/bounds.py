@@ -61,8 +61,13 @@ class Bounds:
     def complete(self, name: str, log: Mapping[Place, Lying]) -> None:
         """In the end, of a group and its queue."""
         group = self._groups[name]
-        worked_us = list(accumulate((each for _, each in group.works), initial=0))
-        until_us = [each for each, _ in group.works]
+        total_us = list(accumulate((each for _, each in group.works), initial=0))
+        ends_us = [each for each, _ in group.works]
+
+        def worked_us(since_us: int, until_us: int) -> int:
+            """By all flows, on batches that ended between the two."""
+            return total_us[bisect_right(ends_us, until_us)] - total_us[bisect_right(ends_us, since_us)]
+
         earlier_us = 0
         for place in sorted(log, key=lambda place: (log[place].at_us, place)):
             given_us = group.given[place]
@@ -72,13 +77,13 @@ class Bounds:
                 since_us = max(since_us, min(earlier_us, given_us))
                 earlier_us = max(earlier_us, group.acknowledged(place))
             self._demand(name, place, "waited", since_us, given_us, self._within_us)
-            worked = worked_us[bisect_right(until_us, given_us)] - worked_us[bisect_right(until_us, there_us)]
-            most_us = self._within_us * (2 + self._resizes) + worked
+            most_us = self._within_us * (2 + self._resizes) + worked_us(there_us, given_us)
             self._demand(name, place, "waited in all", there_us, given_us, most_us)
             if done_us := group.acknowledged(place):
                 befell_us = self._befell_us[bisect_right(self._befell_us, done_us) - 1]
                 handled_us = max(group.handled.get(place, done_us), befell_us)
-                self._demand(name, place, "was handled, and not acknowledged,", handled_us, done_us, self._within_us)
+                most_us = self._within_us + worked_us(handled_us, done_us)  # it may have come again, in a long batch
+                self._demand(name, place, "was handled, and not acknowledged,", handled_us, done_us, most_us)
 
     def _demand(self, name: str, place: Place, what: str, since_us: int, at_us: int, most_us: int) -> None:
         self.longest_us = max(self.longest_us, at_us - since_us)
