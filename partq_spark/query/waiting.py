@@ -90,7 +90,7 @@ class Pace:
         return min(seldom_s, max(self.poll_s, LEAST_S))
 
     def due_in_s(self, now_s: float) -> float:
-        """The wait until the next look: one that is late is made at once, and none comes early (decision 0057)."""
+        """The wait until the next look: one that is late is made at once, and none comes early (decision 0025)."""
         due_s = self._looked_s + self.look_s(now_s) - now_s
         return due_s if due_s >= LEAST_S else 0.0
 

@@ -3,7 +3,7 @@
 The home is a folder of links to the installed PySpark's programs and jars, no more. Spark puts `python/lib/pyspark.zip`
 of its home first on the path of every Python worker, and what comes from there is compiled anew in each process: a
 second of processor time for every query that starts. A home without that archive makes workers import the installed
-package, as the driver does (decision 0033). No pyspark is imported here: the command line, the demo and the tests use
+package, as the driver does (decision 0013). No pyspark is imported here: the command line, the demo and the tests use
 this before Spark starts. A folder that was not made here is never touched.
 """
 

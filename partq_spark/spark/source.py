@@ -40,6 +40,7 @@ class PartqDataSource(DataSource):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         # Spark makes a source anew where it plans a write, and sends one along to where it commits or aborts.
+        # There the head is read for a publish alone: in an outage an abort would wait for it and bury what failed.
         self.__dict__.update(state)
         self._sent = True
 

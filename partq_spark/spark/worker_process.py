@@ -1,7 +1,7 @@
 """What partq changes in the Python process in which Spark runs its tasks, so that a small task takes milliseconds.
 
 Such a process has two habits that cost more than the work of a small micro-batch: it collects garbage in full after
-every task, and it and the JVM wait for each other's acknowledgements on their connection (decision 0059). Both are
+every task, and it and the JVM wait for each other's acknowledgements on their connection (decision 0013). Both are
 changed once for each process; what the process does stays as it is. No pyspark.
 """
 
