@@ -21,7 +21,7 @@ def register(spark: SparkSession, metrics: CollectorRegistry | None = None) -> N
     not wait for the next trigger.
 
     `metrics`, a registry of prometheus_client, tells what the session's queries say in their progress: serve it with
-    `prometheus_client.start_http_server(port, registry=metrics)`, or push it, or write it to a file (docs/metrics.md).
+    `prometheus_client.start_http_server(port, registry=metrics)`, or push it, or write it to a file (docs/observe.md).
 
     Raises `Invalid` if the Python that Spark's workers run cannot import partq, naming the variable to set, and for
     metrics of a session of Spark Connect, whose queries run elsewhere.

@@ -54,7 +54,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 # How an answer or a consumer is made is no concern of those to whom it is given.
 autodoc_class_signature = "separated"
-autodoc_default_options = {"exclude-members": "__init__, __new__"}
+autodoc_default_options = {"members": True, "undoc-members": True, "exclude-members": "__init__, __new__"}
 add_module_names = False
 python_maximum_signature_line_length = 100
 

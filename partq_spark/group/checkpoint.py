@@ -135,7 +135,7 @@ def queue_id_of(metadata: Mapping[str, str]) -> str | None:
 
 
 def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
-    """Metadata, with the keys that docs/checkpoints.md lists. What is not there has no key: values are never empty."""
+    """Metadata, with the keys that docs/formats.md lists. What is not there has no key: values are never empty."""
     metadata = {
         "epoch": str(checkpoint.epoch),
         "redelivered_below": str(checkpoint.redelivered_below),

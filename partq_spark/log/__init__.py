@@ -1,4 +1,4 @@
-"""The message log: what a queue contains, as one head document and immutable blobs (docs/log-format.md).
+"""The message log: what a queue contains, as one head document and immutable blobs (docs/formats.md).
 
 Nothing here knows of Spark, Redis or consumers. Of a consumer group the log knows what its entry in the head says
 (`groups`): where it begins, and how it is shared, in one word. The rules:

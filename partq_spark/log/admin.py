@@ -339,6 +339,6 @@ def group_of(queue: QueueLog, head: Head, group: str) -> Group:
         known = ", ".join(sorted(head.groups)) or "none yet"
         raise Invalid(
             f"{queue} has no group {group!r} (its groups: {known}): correct the name, or make the group before its "
-            "first flow binds (docs/flows.md)"
+            "first flow binds (docs/groups.md)"
         )
     return found

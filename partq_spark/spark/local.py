@@ -25,7 +25,7 @@ QUICK_LOGS: Final = (
 )
 """A setting for sessions whose Spark checkpoints are on a local disk: Spark's two logs without the programs that each
 write starts by default where Hadoop's native library is missing, as in PySpark by pip (spark-traps.md 41). What it
-gives up: docs/operations.md.
+gives up: docs/operate.md.
 """
 
 _LINKS: Final = ("bin", "jars", "sbin")

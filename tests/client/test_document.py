@@ -1,4 +1,4 @@
-"""docs/python.md, and what docs/flows.md has of plain Python, run as they stand."""
+"""docs/python.md, and what docs/groups.md has of plain Python, run as they stand."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_the_flow_of_the_page_on_flows_runs_as_it_stands(tmp_path: Path, monkeyp
     names: dict[str, Any] = {"ownership_url": "store", "work_on": work_on}
     (block,) = (each.text for each in blocks(DOCUMENTS / "flows.md") if ".consumer(" in each.text)
     with place.sidecar():
-        exec(compile(block, "docs/flows.md", "exec"), names)  # noqa: S102 - our own page
+        exec(compile(block, "docs/groups.md", "exec"), names)  # noqa: S102 - our own page
     assert queue.checkpoints("billing").lag == 0

@@ -60,7 +60,7 @@ def test_every_key_in_the_file_is_explained_with_its_variable_and_range(field: F
 
 def test_the_document_lists_every_key() -> None:
     rows = re.findall(
-        r"^\| `([a-z_.]+)` \| `([A-Z_]+)` \|([^|]*)\|", (ROOT / "docs/coordinator.md").read_text(), re.MULTILINE
+        r"^\| `([a-z_.]+)` \| `([A-Z_]+)` \|([^|]*)\|", (ROOT / "docs/operate.md").read_text(), re.MULTILINE
     )
     assert [(key, env) for key, env, _ in rows] == [(field.key, field.env) for field in FIELDS]
     for key, _, default in rows:

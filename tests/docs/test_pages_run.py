@@ -16,7 +16,7 @@ import pytest
 import partq
 from tests.docs.blocks import ROOT, blocks
 
-PAGES = ("docs/quickstart.md", "docs/how-to/basics.md", "docs/how-to/advanced.md")
+PAGES = ("docs/quickstart.md", "docs/recipes.md", "docs/recipes.md")
 
 
 @pytest.mark.slow

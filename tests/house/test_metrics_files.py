@@ -66,7 +66,7 @@ def test_an_alert_says_where_it_is_explained_and_tells_only_what_it_has() -> Non
     assert len({alert["alert"] for alert in ALERTS}) == len(ALERTS)
     for alert in ALERTS:
         assert alert["labels"]["severity"] in ("info", "warning", "critical")
-        assert alert["annotations"]["runbook"] == f"docs/metrics.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook"] == f"docs/observe.md#{alert['alert'].lower()}"
         words = alert["annotations"]["summary"] + alert["annotations"]["description"]
         told = set(re.findall(r"\$labels\.(\w+)", words))
         kept = set(re.findall(r"\w+", " ".join(re.findall(r"\bby\s*\(([^)]*)\)", alert["expr"]))))

@@ -63,7 +63,7 @@ def test_they_are_stored_without_outputs() -> None:
 
 
 def test_the_documented_consumer_is_the_one_that_runs() -> None:
-    (shown,) = re.findall(r"```python\n(class .*?)```", (ROOT / "docs/acknowledging.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(r"```python\n(class .*?)```", (ROOT / "docs/groups.md").read_text(), re.DOTALL)
     assert any(shown.strip() in cell.source for cell in read("05_acknowledge_whole_sequences").cells)
 
 

@@ -1,4 +1,4 @@
-"""`scripts/pictures [FOLDER]`: takes the pictures of docs/page.md from the page at work, in a real Chromium."""
+"""`scripts/pictures [FOLDER]`: takes the pictures of docs/observe.md from the page at work, in a real Chromium."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The sdist makes the wheel; the Dockerfile's words are right, and what it installs is enough for what the manifests
 run; the manifests are what Kubernetes takes, name one another rightly, and run what partq has.
 
-No image is built (the file and docs/kubernetes.md say so): its Python environment is put together from what is
+No image is built (the file and docs/operate.md say so): its Python environment is put together from what is
 installed here. No cluster takes part: Kubernetes' own schemas are asked, for an early and a late version.
 """
 
@@ -218,7 +218,7 @@ def test_every_variable_is_one_that_partq_reads() -> None:
     known = set(re.findall(r"^#?(\w+)=", (ROOT / "conf/partq.env").read_text(encoding="utf-8"), re.MULTILINE))
     given = {name for each in OURS if each["kind"] == "ConfigMap" for name in each["data"] if name.isupper()}
     given |= {each["name"] for container in containers() for each in container.get("env", [])}
-    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
     secret = set(re.findall(r"--from-literal=(\w+)=", page))
     env = [each.get("valueFrom", {}) for container in containers() for each in container.get("env", ())]
     keys = {each["secretKeyRef"]["key"] for each in env if "secretKeyRef" in each}
@@ -228,7 +228,7 @@ def test_every_variable_is_one_that_partq_reads() -> None:
 
 
 def test_every_image_is_one_that_the_page_builds() -> None:
-    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
     built = dict(re.findall(r"docker build --target (\w+) -t (\S+)", page))
     targets = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(built) <= targets

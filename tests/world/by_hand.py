@@ -1,6 +1,6 @@
 """How an application acknowledges by hand what a query gives it: at once, late, repeatedly, or as key sequences end.
 
-It keeps to the contract (docs/acknowledging.md): it asks what is in hand in each batch, forgets what it is told to be
+It keeps to the contract (docs/groups.md): it asks what is in hand in each batch, forgets what it is told to be
 lost, and an acknowledgement means everything that it remembers below the offset. What it was told to count for nothing
 it forgets too: that comes again.
 """
