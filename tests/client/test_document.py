@@ -53,7 +53,7 @@ def test_the_flow_of_the_page_on_flows_runs_as_it_stands(tmp_path: Path, monkeyp
             names["consumer"].stop()
 
     names: dict[str, Any] = {"ownership_url": "store", "work_on": work_on}
-    (block,) = (each.text for each in blocks(DOCUMENTS / "flows.md") if ".consumer(" in each.text)
+    (block,) = (each.text for each in blocks(DOCUMENTS / "groups.md") if ".consumer(" in each.text)
     with place.sidecar():
         exec(compile(block, "docs/groups.md", "exec"), names)  # noqa: S102 - our own page
     assert queue.checkpoints("billing").lag == 0

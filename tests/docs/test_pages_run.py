@@ -16,7 +16,7 @@ import pytest
 import partq
 from tests.docs.blocks import ROOT, blocks
 
-PAGES = ("docs/quickstart.md", "docs/recipes.md", "docs/recipes.md")
+PAGES = ("docs/quickstart.md", "docs/recipes.md")
 
 
 @pytest.mark.slow

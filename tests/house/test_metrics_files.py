@@ -21,7 +21,7 @@ from partq_spark.spark.query_metrics import METRICS as QUERY
 from tests.support.servers import prometheus_program
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "observe.md").read_text(encoding="utf-8")
 RULES: Final = ROOT / "conf" / "prometheus" / "alerts.yml"
 ALERTS: Final = [
     rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
