@@ -102,7 +102,7 @@ def test_a_password_that_nobody_asked_for_is_named(redis_server: RedisServer, ca
 
 
 def test_the_rights_that_are_named_are_enough(guarded: RedisServer) -> None:
-    assert RIGHTS in (Path(__file__).parents[3] / "docs/formats.md").read_text(encoding="utf-8")
+    assert RIGHTS in (Path(__file__).parents[3] / "docs/operate.md").read_text(encoding="utf-8")
     deaf = open_redis(guarded, username="deaf", password=SECRET)
     with pytest.raises(Invalid, match=r"&partq:\*:news"):
         deaf.wait_news(1)
