@@ -65,6 +65,7 @@ html_title = f"partq {version}"
 html_static_path = ["static"]
 html_extra_path = ["root"]  # index.html, which leads to the first page
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
