@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import tomllib
@@ -53,6 +54,21 @@ def test_every_trap_that_code_refers_to_is_listed() -> None:
     )
     named = {numbers for text in texts for numbers in re.findall(r"spark-traps\.md ([\d, ]*\d)", text)}
     assert {number for numbers in named for number in numbers.split(", ")} - listed == set()
+
+
+SPARK_SAYS = {"Python worker failed to connect back", "Commit denied"}
+
+
+def test_messages_that_troubleshooting_explains_are_what_the_code_says() -> None:
+    """The first column of its tables, between the places that are filled in."""
+    sources = (path for room in ("partq_spark", "coordinator") for path in (ROOT / room).rglob("*.py"))
+    nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    said = "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    rows = re.findall(r"^\| (.*?) \|", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    quoted = (quote for row in rows for quote in re.findall(r"`([^`]*)`", row))
+    parts = {part.strip(" .,:") for quote in quoted for part in re.split(r"…|\bN\b|'\w'", quote)} - SPARK_SAYS
+    assert len(parts) > 60
+    assert {part for part in parts if " " in part and part not in said} == set()
 
 
 def test_every_folder_of_tests_says_what_it_shows() -> None:
