@@ -1,31 +1,35 @@
 """Creating a queue and changing its settings, columns and partition count: what is asked for is checked, then done in
-one swap.
-
-A setting that is not given stays as it is. What a change means for groups is worked out in `resizing`.
+one swap; or, in a dry run, only looked at: which partitions would come and go, how many keys would move, and what each
+group has to acknowledge first. A setting that is not given stays as it is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.client import describing, resizing, schemas
+from partq_spark.client import describing, schemas
 from partq_spark.client.addresses import opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
-from partq_spark.client.resizing import CountChange, GroupPlan, KeySample
 from partq_spark.client.schemas import SchemaAlteration
+from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
-from partq_spark.log import admin
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log import admin, layouts, tree
+from partq_spark.log.model import Head, QueueConfig, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
+from partq_spark.query import limits
+
+SAMPLE_MESSAGES: Final = 10_000
+SAMPLE_BYTES: Final = 64 * 1024 * 1024
+"""Of messages; keys lie beside values, so a sample reads both."""
 
 _log = logging.getLogger("partq.client")
 
@@ -37,6 +41,60 @@ class SettingChange:
     setting: str
     from_: float | int | str | None
     to: float | int | str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeySample:
+    """The keys of some of the newest messages: `keys_that_move` of the `keys` have another partition under the new
+    count.
+    """
+
+    messages: int
+    without_key: int
+    keys: int
+    keys_that_move: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drain:
+    """A partition of which a group has something left that was published before the change."""
+
+    partition: int
+    acknowledged: int
+    end: int  # of what was published before
+    messages: int  # left, without those that have been trimmed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionWait:
+    """What is published after the change to `partition` is delivered when these others are acknowledged."""
+
+    partition: int
+    waits_for: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPlan:
+    """What one group has to acknowledge `first`, `messages` in all, and what waits for what until then.
+
+    `unreadable_checkpoints`: partitions whose checkpoint cannot be read; they count from where the group begins.
+    """
+
+    group: str
+    messages: int
+    first: tuple[Drain, ...]
+    waits: tuple[PartitionWait, ...]
+    unreadable_checkpoints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountChange:
+    """Another number of partitions: which numbers come, and which go when they are delivered to their end."""
+
+    from_: int
+    to: int
+    new: tuple[int, ...]
+    removed: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,87 +172,67 @@ def _require_columns(queue: QueueLog, present: Columns | None, wanted: Columns |
     check_same(present, wanted, queue.name)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
-    """What a queue is to become; None for what stays. `add_column` and `widen` are DDL. `schema` is all of the columns:
-    a queue has them already, or it is said what to do.
+def alter(
+    queue: QueueLog,
+    *,
+    partitions: int | None,
+    add_column: str | None,
+    widen: str | None,
+    schema: Any,
+    settings: Mapping[str, Any],
+    dry_run: bool,
+    ownership: str | None,
+) -> Alteration:
+    """None for what stays. `add_column` and `widen` are DDL. `schema` is all of the columns: a queue has them already,
+    or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where nothing is given.
     """
-
-    partitions: int | None = None
-    add_column: str | None = None
-    widen: str | None = None
-    schema: Any = None
-    settings: Mapping[str, Any]
-
-    @property
-    def alters_columns(self) -> bool:
-        return self.add_column is not None or self.widen is not None
-
-
-def alter(queue: QueueLog, wish: Wish, *, dry_run: bool, ownership: str | None) -> Alteration:
-    """Raises `Invalid` as `log.admin.alter_queue`, and where nothing is given."""
-    settings = checked_settings(wish.settings)
-    partitions = wish.partitions
-    if partitions is None and not settings and not wish.alters_columns and wish.schema is None:
+    settings = checked_settings(settings)
+    alters_columns = add_column is not None or widen is not None
+    if partitions is None and not settings and not alters_columns and schema is None:
         raise Invalid("nothing to alter: give partitions, add_column, widen or at least one setting")
-    wanted = schemas.columns_from(wish.schema, None)
+    wanted = schemas.columns_from(schema, None)
+    sample: KeySample | None = None
+    groups: tuple[GroupPlan, ...] | None = ()
     with opened_ownership(ownership_url(ownership), queue.store) as place:
         before = queue.refresh()
         if wanted is not None:
             present = before.columns
             _require_columns(queue, None if present is None else structs.replace(present, key=None), wanted)
         if dry_run:
-            return _planned(queue, before, wish)
-        head = admin.alter_queue(
-            queue, partitions=partitions, add_columns=wish.add_column, widen=wish.widen, **settings
-        )
-        if place is not None:
-            announce(queue, place)
-    resized = before.partitions != head.partitions
+            after = before
+            if alters_columns:
+                after = replace(after, columns=admin.altered_columns(before, add_column, widen))
+            if partitions is not None:
+                after = layouts.resized(after, admin.checked_partitions(partitions))
+                sample = _sample(queue, after.partitions)
+                groups = group_plans(queue, after)
+        else:
+            after = admin.alter_queue(queue, partitions=partitions, add_columns=add_column, widen=widen, **settings)
+            if place is not None:
+                announce(queue, place)
+    if not dry_run and before.partitions != after.partitions:
+        groups = _known_plans(queue, after)
+    changed = None
+    if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
+        changed = schemas.alteration(before.columns, after.columns)
     return Alteration(
         queue=queue.name,
-        dry_run=False,
-        settings=_changes(before, settings),
-        schema=_schema_change(before, head.columns, wish),
-        partitions=None if partitions is None else resizing.count_change(before.partitions, head.partitions),
-        sample=None,
-        groups=_groups(queue, head) if resized else (),
-        description=describing.queue_description(head, queue.store.url),
+        dry_run=dry_run,
+        settings=tuple(
+            SettingChange(setting=name, from_=getattr(before.config, name), to=value)
+            for name, value in settings.items()
+        ),
+        schema=changed,
+        partitions=None if partitions is None else count_change(before.partitions, after.partitions),
+        sample=sample,
+        groups=groups,
+        description=describing.queue_description(before if dry_run else after, queue.store.url),
     )
 
 
-def _planned(queue: QueueLog, head: Head, wish: Wish) -> Alteration:
-    columns = admin.altered_columns(head, wish.add_column, wish.widen) if wish.alters_columns else head.columns
-    plan = (
-        None if wish.partitions is None else resizing.planned_resize(queue, admin.checked_partitions(wish.partitions))
-    )
-    return Alteration(
-        queue=queue.name,
-        dry_run=True,
-        settings=_changes(head, wish.settings),
-        schema=_schema_change(head, columns, wish),
-        partitions=None if plan is None else plan.partitions,
-        sample=None if plan is None else plan.sample,
-        groups=() if plan is None else plan.groups,
-        description=describing.queue_description(head, queue.store.url),
-    )
-
-
-def _changes(before: Head, settings: Mapping[str, Any]) -> tuple[SettingChange, ...]:
-    return tuple(
-        SettingChange(setting=name, from_=getattr(before.config, name), to=value) for name, value in settings.items()
-    )
-
-
-def _schema_change(before: Head, after: Columns | None, wish: Wish) -> SchemaAlteration | None:
-    if before.columns is None or after is None or not (wish.alters_columns or wish.schema is not None):
-        return None
-    return schemas.alteration(before.columns, after)
-
-
-def _groups(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...] | None:
+def _known_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...] | None:
     try:
-        return resizing.group_plans(queue, head)
+        return group_plans(queue, head)
     except Unavailable as error:  # the queue has been altered, which is what counts
         _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
         return None
@@ -204,3 +242,81 @@ def announce(queue: QueueLog, ownership: Ownership) -> None:
     """Tell coordinators to look at the queue's head."""
     with suppress(Unavailable):  # they look by themselves, too
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
+
+
+# --- what a change of the partition count means ----------------------------------------------------------------------
+
+
+def group_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...]:
+    """What every group of `head` has left of earlier layouts, by its checkpoints; `head` may be one that is to come."""
+    return tuple(_group_plan(progress_of(queue, name, head), name) for name in sorted(head.groups))
+
+
+def count_change(before: int, after: int) -> CountChange:
+    """Which partitions come and go."""
+    return CountChange(from_=before, to=after, new=tuple(range(before, after)), removed=tuple(range(after, before)))
+
+
+def _group_plan(progress: GroupProgress, group: str) -> GroupPlan:
+    """What is left of the earlier layouts for a group."""
+    head = progress.head
+    # How far it is in every partition, as those see it who wait for it.
+    done = {partition: max(offset, at(head.earliest, partition)) for partition, offset in progress.done_of_all.items()}
+    ends: dict[int, int] = {}
+    for left in layouts.unfinished(head, done).values():
+        for partition, end in left.items():
+            ends[partition] = max(end, ends.get(partition, 0))
+    # Of what comes after the change: as if everything that lies in the partitions now had been delivered.
+    waits = layouts.waits(head, done, {partition: at(head.next, partition) for partition in range(head.partitions)})
+    first = tuple(
+        Drain(partition=partition, acknowledged=done[partition], end=end, messages=end - done[partition])
+        for partition, end in sorted(ends.items())
+    )
+    return GroupPlan(
+        group=group,
+        messages=sum(each.messages for each in first),
+        first=first,
+        waits=tuple(
+            PartitionWait(partition=partition, waits_for=tuple(sorted(wait.waits_for)))
+            for partition, wait in sorted(waits.items())
+        ),
+        unreadable_checkpoints=tuple(sorted(progress.damaged)),
+    )
+
+
+def _sample(queue: QueueLog, partitions: int) -> KeySample:
+    """What of the newest messages' keys moves if the queue gets so many partitions."""
+    from partq_spark.log.partitioner import partition_of
+
+    def look(head: Head) -> KeySample:
+        distinct: set[bytes] = set()
+        messages = without_key = 0
+        for key in _newest_keys(queue, head):
+            messages += 1
+            if key is None:
+                without_key += 1
+            else:
+                distinct.add(key)
+        moving = sum(partition_of(key, head.partitions) != partition_of(key, partitions) for key in distinct)
+        return KeySample(messages=messages, without_key=without_key, keys=len(distinct), keys_that_move=moving)
+
+    return queue.settled(look)
+
+
+def _newest_keys(queue: QueueLog, head: Head) -> Iterator[bytes | None]:
+    """The keys of the newest messages of every partition, in proportion to what it holds."""
+    import pyarrow as pa
+
+    from partq_spark.log.reading import RangeReader
+    from partq_spark.log.schema.keys import keys_of
+
+    shares = limits.split(
+        {partition: end - at(head.earliest, partition) for partition, end in enumerate(head.next)}, SAMPLE_MESSAGES
+    )
+    wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}
+    size_bytes = 0
+    for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted), fail_on_data_loss=False).pieces():
+        yield from keys_of(piece.batch, head.columns).cast(pa.binary()).to_pylist()
+        size_bytes += piece.batch.nbytes
+        if size_bytes >= SAMPLE_BYTES:
+            return

@@ -21,53 +21,8 @@ from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import checked
 from partq_spark.client.batches import Batch, fate_of
 from partq_spark.client.taking import Ask, Taking
-from partq_spark.log.connect import QueueAddress
-from partq_spark.log.model import Head
+from partq_spark.log.connect import QueueAddress, open_queue
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
-
-
-def options_of(
-    target: QueueAddress,
-    group: str,
-    *,
-    flow: str | None,
-    ownership: str,
-    acknowledge: Literal["next", "manual"],
-    start: Boundary,
-    max_messages: int,
-    max_bytes: int,
-    max_poll_interval_s: float | None,
-    session_timeout_s: float,
-) -> SourceOptions:
-    """What a query would be told by its options. Names and `ownership` are checked already. Raises `Invalid` for a
-    number out of its range.
-    """
-    if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
-        raise Invalid(
-            f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
-            "allowed: give at least 1, 1 and 5"
-        )
-    return SourceOptions(
-        target=target,
-        group=GroupOptions(
-            name=group,
-            ownership=ownership,
-            keep_offsets=True,
-            flow=flow,
-            checkpoint_interval_s=None,
-            session_timeout_s=session_timeout_s,
-            max_poll_interval_s=max_poll_interval_s,
-            manual_acks=True,
-        ),
-        start=start,
-        end=Boundary(edge="latest"),
-        max_messages=max_messages,
-        max_bytes=max_bytes,
-        max_delivered_unacked=None if acknowledge == "next" else 10_000,
-        fail_on_data_loss=True,
-        include_headers=True,
-        poll_interval_s=None,
-    )
 
 
 @checked
@@ -81,21 +36,53 @@ class Consumer:
 
     def __init__(
         self,
-        options: SourceOptions,
-        head: Head,
+        target: QueueAddress,
+        group: str,
         *,
+        flow: str | None,
+        ownership: str,
         acknowledge: Literal["next", "manual"],
+        start: Boundary,
         columns: Sequence[str] | None,
+        max_messages: int,
+        max_bytes: int,
         idle_timeout_s: float | None,
+        max_poll_interval_s: float | None,
+        session_timeout_s: float,
     ) -> None:
-        """Nothing is joined yet. `head` is the queue's; of a typed queue the consumer keeps the columns that it has
-        there. Raises `Invalid` for a column that there is not.
+        """Reads the queue's head, and joins nothing yet; of a typed queue the consumer keeps the columns that it has
+        there. Names and `ownership` are checked already. Raises `Invalid` for a number out of its range, and for a
+        column that there is not.
         """
-        if acknowledge not in ("next", "manual"):
-            raise Invalid(f"acknowledge={acknowledge!r} is not allowed: give 'next' or 'manual'")
+        if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
+            raise Invalid(
+                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
+                "allowed: give at least 1, 1 and 5"
+            )
+        options = SourceOptions(
+            target=target,
+            group=GroupOptions(
+                name=group,
+                ownership=ownership,
+                keep_offsets=True,
+                flow=flow,
+                checkpoint_interval_s=None,
+                session_timeout_s=session_timeout_s,
+                max_poll_interval_s=max_poll_interval_s,
+                manual_acks=True,
+            ),
+            start=start,
+            end=Boundary(edge="latest"),
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            max_delivered_unacked=None if acknowledge == "next" else 10_000,
+            fail_on_data_loss=True,
+            include_headers=True,
+            poll_interval_s=None,
+        )
         self._by_next = acknowledge == "next"
         self._idle_timeout_s = idle_timeout_s
-        self._taking = Taking(options, head, columns)
+        self._taking = Taking(options, open_queue(target).refresh(), columns)
         self._guard = threading.RLock()  # entered and left by C alone: no exception comes in between
         self._ask: Ask | None = None
         self._former: Any = None  # what SIGTERM did before
@@ -113,14 +100,10 @@ class Consumer:
         return self._asked(None, timeout_s)
 
     def __iter__(self) -> Iterator[Batch]:
-        loop = _Loop(lambda loop: self._asked(loop, self._idle_timeout_s))
-        self._leave(loop)
-        return loop
+        return self._loop()
 
     def __aiter__(self) -> AsyncIterator[Batch]:
-        loop = _AsyncLoop(self._next_of)
-        self._leave(loop)
-        return loop
+        return self._loop()
 
     async def __anext__(self) -> Batch:
         """As `poll`, without an end but `idle_timeout_s`. A wait that is cancelled takes no batch."""
@@ -159,6 +142,11 @@ class Consumer:
         self.stop()
 
     # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> _Loop:
+        loop = _Loop(lambda loop: self._asked(loop, self._idle_timeout_s), self._next_of)
+        self._leave(loop)
+        return loop
 
     def _asked(self, asker: object, timeout_s: float | None) -> Batch | None:
         answers: SimpleQueue[None] = SimpleQueue()
@@ -232,10 +220,13 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class _Loop:
-    """One `for` over a consumer; may be gone on with by another `for`, or `next`."""
+    """One `for`, or `async for`, over a consumer; may be gone on with by another one, or `next` and `anext`."""
 
-    def __init__(self, ask: Callable[[_Loop], Batch | None]) -> None:
+    def __init__(
+        self, ask: Callable[[_Loop], Batch | None], ask_with_asyncio: Callable[[_Loop], Awaitable[Batch]]
+    ) -> None:
         self._ask = ask
+        self._ask_with_asyncio = ask_with_asyncio
 
     def __iter__(self) -> Self:
         return self
@@ -246,15 +237,8 @@ class _Loop:
             raise StopIteration
         return batch
 
-
-class _AsyncLoop:
-    """One `async for` over a consumer."""
-
-    def __init__(self, ask: Callable[[_AsyncLoop], Awaitable[Batch]]) -> None:
-        self._ask = ask
-
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
-        return await self._ask(self)
+        return await self._ask_with_asyncio(self)

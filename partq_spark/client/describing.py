@@ -13,12 +13,12 @@ from typing import TypeVar
 from partq_spark.base.errors import Corrupt
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.client import schemas
-from partq_spark.client.resolving import WriterResolution, resolutions
 from partq_spark.client.schemas import SchemaDescription
 from partq_spark.group import retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.publish import TRANSACTION
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 
@@ -68,16 +68,10 @@ class PartitionDescription:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PresentLayout:
-    """The partition count as it is now. `generation` counts its changes."""
-
-    generation: int
-    partitions: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class KnownLayout:
-    """A partition count of which messages are still there; `begin` is the first offset of each partition under it."""
+    """A partition count: the present one, or one of which messages are still there. `generation` counts the changes,
+    `begin` is the first offset of each partition under it.
+    """
 
     generation: int
     partitions: int
@@ -113,11 +107,25 @@ class LogDescription:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WriterResolution:
+    """What was said of a writer's batches from number `batch` on, `by` whom (user and machine) and when. It counts
+    until the writer publishes something that is new.
+    """
+
+    writer: str
+    batch: int
+    published: bool
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class QueueDescription:
     """What a queue is and what it holds.
 
     `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `writers` counts
-    those whose last batch is remembered; one may count twice. `resolutions` are what persons said of refused batches.
+    those whose last batch is remembered; one may count twice. `resolutions` are what persons said of refused batches,
+    oldest first.
     `oldest` is when the oldest message was published, `oldest_age_s` how long ago that is. `held_back` is what groups
     have not acknowledged, most messages first; None where that was not looked for, as `oldest` then. `schema` are the
     columns of a typed queue, None of another. `problems`: what of the log cannot be read.
@@ -131,7 +139,6 @@ class QueueDescription:
     last_published: datetime | None
     config: QueueConfig
     schema: SchemaDescription | None
-    layout: PresentLayout
     layouts: tuple[KnownLayout, ...]
     messages: int
     bytes: int
@@ -147,6 +154,11 @@ class QueueDescription:
     oldest_age_s: float | None = None
     held_back: tuple[HeldBack, ...] | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> KnownLayout:
+        """The present one."""
+        return self.layouts[-1]
 
 
 def summary_of(head: Head) -> QueueSummary:
@@ -168,11 +180,11 @@ def summary_of(head: Head) -> QueueSummary:
 
 
 def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
-    """Look beside the head that `queue` knows: one listing per group, one way down the log, all of it to count bytes.
+    """Look beside the head: one listing per group, one way down the log, all of it to count bytes.
 
     What of the log cannot be read is said in `problems`. Raises as listing checkpoints does.
     """
-    head = queue.head
+    head = queue.refresh()
     problems: list[str] = []
 
     def found(look: Callable[[Head], T]) -> T | None:
@@ -216,7 +228,6 @@ def queue_description(
         last_published=_last_published(head),
         config=head.config,
         schema=None if head.columns is None else schemas.schema_description(head.columns),
-        layout=PresentLayout(generation=head.layout.generation, partitions=head.partitions),
         layouts=tuple(
             KnownLayout(generation=each.generation, partitions=each.partitions, begin=each.begin)
             for each in head.layouts
@@ -237,7 +248,16 @@ def queue_description(
         groups=tuple(GroupStart(group=name, start=head.groups[name].start) for name in sorted(head.groups)),
         subscriptions=head.subscriptions,
         writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
-        resolutions=resolutions(head),
+        resolutions=tuple(
+            WriterResolution(
+                writer=each.writer.removeprefix(TRANSACTION),
+                batch=each.batch,
+                published=each.published,
+                by=each.by,
+                at=as_datetime(each.time_us),
+            )
+            for each in head.resolutions
+        ),
         head=HeadDescription(sequence=head.sequence, bytes=len(codec.encode_head(head))),
         log=LogDescription(
             entries=len(head.entries),

@@ -1,11 +1,14 @@
-"""A queue's housekeeping on request: trimming, compacting, collecting, deleting. The coordinator does the first three
-by itself.
+"""What a person asks of a queue as a whole. Its housekeeping: trimming, compacting, collecting, which the coordinator
+does by itself, and deleting. Which topics it attracts. And what batches are that were refused because their writer has
+used their numbers: published already, or new (DIS-10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import getpass
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Final
 
@@ -13,8 +16,11 @@ from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.client.addresses import time_us
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
-from partq_spark.log.model import Head
+from partq_spark.log import admin, housekeeping, subscriptions, writers
+from partq_spark.log.model import Head, WriterRecord
+from partq_spark.log.publish import PUBLISH_ID, TRANSACTION
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.topics import checked_topic, matches
 
 MOST_STEPS: Final = 1000
 """Of one call of `compact`: some 60 million slices."""
@@ -58,16 +64,10 @@ class Compaction:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Collection:
-    """What one round of collection did. `marked` objects are deleted by rounds at least one grace after their marking.
-    `temporary`: files of writers that died, in the whole store.
-    """
+class Collection(housekeeping.Collected):
+    """What one round of collection did. `temporary`: files of writers that died, in the whole store."""
 
     queue: str
-    deleted: int
-    deleted_bytes: int
-    marked: int
-    floor_sequence: int
     temporary: int
 
 
@@ -78,6 +78,28 @@ class Deleted:
     queue: str
     deleted: bool
     objects: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubscriptionChange:
+    """What subscribing or unsubscribing `changed`, and the queue's `subscriptions` since."""
+
+    queue: str
+    changed: tuple[str, ...]
+    subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """What was written down: of which writer's batches, from number `batch` on, and in which queues. Those that are
+    `unreadable` were passed over: their heads cannot be read.
+    """
+
+    writer: str
+    batch: int
+    published: bool
+    queues: tuple[str, ...]
+    unreadable: tuple[str, ...]
 
 
 def trim(queue: QueueLog, before: datetime | str | Mapping[int, int]) -> Trimmed:
@@ -118,37 +140,19 @@ def compact(queue: QueueLog, min_age_s: float | None) -> Compaction:
         done = compaction.compact(queue, min_age_s=min_age_s)
         finished = done is None
         steps += [done] if done is not None else []
-    return Compaction(
-        queue=queue.name,
-        steps=len(steps),
-        messages=sum(step.messages for step in steps),
-        slices_before=sum(step.slices_before for step in steps),
-        slices=sum(step.slices for step in steps),
-        bytes_before=sum(step.bytes_before for step in steps),
-        bytes=sum(step.bytes for step in steps),
-        segments=sum(step.segments for step in steps),
-        finished=finished,
-    )
+    sums = {each.name: sum(getattr(step, each.name) for step in steps) for each in fields(compaction.Compacted)}
+    return Compaction(queue=queue.name, steps=len(steps), finished=finished, **sums)
 
 
 def collect(queue: QueueLog, grace_s: float | None) -> Collection:
     """One round."""
-    from partq_spark.log import housekeeping
-
     grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
     queue.refresh()
     done = housekeeping.collect(queue, grace_s=grace_s)
     # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept from
     # under its writer makes that writer fail.
     temporary = queue.store.sweep_temporary(max(grace_s, housekeeping.GRACE_S))
-    return Collection(
-        queue=queue.name,
-        deleted=done.deleted,
-        deleted_bytes=done.deleted_bytes,
-        marked=done.marked,
-        floor_sequence=done.floor_sequence,
-        temporary=temporary,
-    )
+    return Collection(queue=queue.name, temporary=temporary, **asdict(done))
 
 
 def delete(queue: QueueLog) -> Deleted:
@@ -164,3 +168,74 @@ def delete(queue: QueueLog) -> Deleted:
     if not objects:
         queue.refresh()  # says that there is no such queue
     return Deleted(queue=queue.name, deleted=False, objects=objects)
+
+
+def subscribe(queue: QueueLog, wanted: Sequence[str]) -> SubscriptionChange:
+    """Raises as `log.subscriptions.subscribe`."""
+    changed = subscriptions.subscribe(queue, *wanted)
+    return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
+
+
+def unsubscribe(queue: QueueLog, unwanted: Sequence[str]) -> SubscriptionChange:
+    """Raises as `log.subscriptions.unsubscribe`."""
+    changed = subscriptions.unsubscribe(queue, *unwanted)
+    return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
+
+
+def attracting(found: Sequence[str], topic: str | None) -> tuple[str, ...]:
+    """Of the subscriptions those that attract the topic; None: all. Raises `Invalid` for what is no topic."""
+    if topic is None:
+        return tuple(found)
+    return tuple(each for each in found if matches(each, checked_topic(topic)))
+
+
+def resolve(queue: QueueLog, writer: str, batch: int, published: bool) -> Resolved:
+    """Raises `Invalid` for a writer that the queue does not know, a number that it has not used yet, and a publish id,
+    `Unavailable` if it could not be written everywhere: then it is to be said again.
+    """
+    if batch < 0:
+        raise Invalid(f"batch={batch!r} is not allowed: give the number of the first batch, 0 or more")
+    if writer.startswith(PUBLISH_ID):
+        raise Invalid(f"{writer!r} is a publish id, which says by itself what a repetition is: publish under another")
+    queue.refresh()
+    name, record = _known(queue, writer)
+    if record.batch < batch:
+        raise Invalid(
+            f"the last batch of writer {writer!r} in {queue} is {record.batch}: batch {batch} is new there as it is, "
+            "and there is nothing to resolve"
+        )
+    found = admin.list_queues(queue.store, queue.namespace)
+    by = _person()
+    others = [other for other in sorted(found.readable) if other != queue.name]
+    done = [
+        other
+        for other in [queue.name, *others]
+        if writers.resolve(queue.another(other), name, batch, published=published, by=by)
+    ]
+    return Resolved(
+        writer=writer,
+        batch=batch,
+        published=published,
+        queues=tuple(sorted(done)),
+        unreadable=tuple(sorted(found.problems)),
+    )
+
+
+def _known(queue: QueueLog, writer: str) -> tuple[str, WriterRecord]:
+    """The writer's full name, and its last publish."""
+    for name in (writer, TRANSACTION + writer):
+        record = queue.settled(lambda _: writers.last_batch(queue, name))  # noqa: B023 (called at once)
+        if record is not None:
+            return name, record
+    raise Invalid(
+        f"{queue} knows no writer {writer!r}: give the name that the refusal says, a query's id or a txnAppId; a queue "
+        "remembers its writers for 7 days at least"
+    )
+
+
+def _person() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user without a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

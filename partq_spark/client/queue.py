@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from partq_spark.client.describing import QueueDescription, QueueSummary
     from partq_spark.client.groups import GroupAlteration, GroupRemoval
     from partq_spark.client.maintaining import Collection as CollectionRound
-    from partq_spark.client.maintaining import Compaction, Deleted, Trimmed
+    from partq_spark.client.maintaining import Compaction, Deleted, Resolved, SubscriptionChange, Trimmed
     from partq_spark.client.messages import Message
     from partq_spark.client.publication import Publication
     from partq_spark.client.publisher import Publisher
-    from partq_spark.client.resolving import Resolved
-    from partq_spark.client.topics import SubscriptionChange
     from partq_spark.group.lifecycle import GroupSummary
     from partq_spark.group.status import GroupView
     from partq_spark.log.queue import QueueLog
@@ -60,22 +58,23 @@ class Queue:
         """`store`: `file:///absolute/dir` or `azure://container/prefix`; None: `$PARTQ_STORE`, else
         `file://$HOME/.partq`. Raises `Invalid` for a name or URL that cannot be.
         """
-        self._address = address(store, namespace, retry_timeout_s).target(checked_name("queue", name))
+        self._where = address(store, namespace, retry_timeout_s)
+        self._name = checked_name("queue", name)
 
     @property
     def name(self) -> str:
         """The queue's name, in lower case."""
-        return self._address.queue
+        return self._name
 
     @property
     def namespace(self) -> str:
         """The namespace that it is in."""
-        return self._address.namespace
+        return self._where.namespace
 
     @property
     def store(self) -> str:
         """The URL of the store, in the one way in which partq writes it."""
-        return self._address.store
+        return self._where.store
 
     def __str__(self) -> str:
         return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store})"
@@ -84,10 +83,10 @@ class Queue:
         return f"<{self}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Queue) and self._address == other._address
+        return isinstance(other, Queue) and (self._where, self._name) == (other._where, other._name)
 
     def __hash__(self) -> int:
-        return hash(self._address)
+        return hash((self._where, self._name))
 
     # --- the queue ----------------------------------------------------------------------------------------------------
 
@@ -104,9 +103,7 @@ class Queue:
         """
         from partq_spark.client import describing
 
-        queue = self._opened()
-        queue.refresh()
-        return describing.description(queue, count_bytes=count_bytes)
+        return describing.description(self._opened(), count_bytes=count_bytes)
 
     def alter(
         self,
@@ -147,9 +144,16 @@ class Queue:
             "retention_s": retention_s,
             "quota_bytes": quota_bytes,
         }
-        given = {name: value for name, value in settings.items() if value is not ...}
-        wish = altering.Wish(partitions=partitions, add_column=add_column, widen=widen, schema=schema, settings=given)
-        return altering.alter(self._opened(), wish, dry_run=dry_run, ownership=ownership)
+        return altering.alter(
+            self._opened(),
+            partitions=partitions,
+            add_column=add_column,
+            widen=widen,
+            schema=schema,
+            settings={name: value for name, value in settings.items() if value is not ...},
+            dry_run=dry_run,
+            ownership=ownership,
+        )
 
     def delete(self) -> Deleted:
         """Delete the queue and all that is in it, for good. A deletion that was cut off is finished by the next."""
@@ -173,9 +177,9 @@ class Queue:
 
     def resolve(self, *, writer: str, batch: int, published: bool) -> Resolved:
         """Say what a writer's refused batches are, from number `batch` up to its last: `published` already, or new."""
-        from partq_spark.client import resolving
+        from partq_spark.client import maintaining
 
-        return resolving.resolve(self._opened(), writer, batch, published)
+        return maintaining.resolve(self._opened(), writer, batch, published)
 
     def collect(self, *, grace_s: float | None = None) -> CollectionRound:
         """Delete stored objects that nothing needs: one round. An object is marked by one round and deleted by a later
@@ -191,21 +195,21 @@ class Queue:
         """Let the queue attract messages by their topics: `*` stands for any characters within a level, `>` as the last
         level for all further ones.
         """
-        from partq_spark.client import topics
+        from partq_spark.client import maintaining
 
-        return topics.subscribe(self._opened(), subscriptions)
+        return maintaining.subscribe(self._opened(), subscriptions)
 
     def unsubscribe(self, *subscriptions: str) -> SubscriptionChange:
         """Take subscriptions back, each written as it was made."""
-        from partq_spark.client import topics
+        from partq_spark.client import maintaining
 
-        return topics.unsubscribe(self._opened(), subscriptions)
+        return maintaining.unsubscribe(self._opened(), subscriptions)
 
     def subscriptions(self, *, topic: str | None = None) -> tuple[str, ...]:
         """What the queue attracts; with `topic` only what attracts this topic."""
-        from partq_spark.client import topics
+        from partq_spark.client import maintaining
 
-        return topics.attracting(self._opened().refresh().subscriptions, topic)
+        return maintaining.attracting(self._opened().refresh().subscriptions, topic)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -225,10 +229,9 @@ class Queue:
         """
         from partq_spark.client.publisher import Publisher
 
-        where = address(self.store, self.namespace, self._address.retry_timeout_s)
         return Publisher(
-            where,
-            self.name,
+            self._where,
+            self._name,
             linger_s=linger_s,
             max_batch_bytes=max_batch_bytes,
             max_pending_bytes=max_pending_bytes,
@@ -239,8 +242,7 @@ class Queue:
         """One publish in the making, for messages of a file or of tables: all of it becomes visible at once."""
         from partq_spark.client.publication import Publication
 
-        where = address(self.store, self.namespace, self._address.retry_timeout_s)
-        return Publication(where, queue=self.name, publish_id=publish_id)
+        return Publication(self._where, queue=self._name, publish_id=publish_id)
 
     def consumer(
         self,
@@ -268,22 +270,22 @@ class Queue:
 
         Raises `Invalid` for what is out of its range.
         """
-        from partq_spark.client.consumer import Consumer, options_of
+        from partq_spark.client.consumer import Consumer
 
-        options = options_of(
-            self._address,
+        return Consumer(
+            self._where.target(self._name),
             checked_name("group", group),
             flow=None if flow is None else checked_name("flow", flow),
             ownership=ownership_url(ownership),
             acknowledge=acknowledge,
             start=place(starting),
+            columns=columns,
             max_messages=max_messages,
             max_bytes=max_bytes,
+            idle_timeout_s=idle_timeout_s,
             max_poll_interval_s=max_poll_interval_s,
             session_timeout_s=session_timeout_s,
         )
-        head = self._opened().refresh()
-        return Consumer(options, head, acknowledge=acknowledge, columns=columns, idle_timeout_s=idle_timeout_s)
 
     def read(
         self,
@@ -296,9 +298,9 @@ class Queue:
         of the Spark source but `headers`, or these; no other is decoded. Anything that takes `__arrow_c_stream__` reads
         it, once.
         """
-        from partq_spark.client import reading
+        from partq_spark.client import batches
 
-        return reading.read(self._opened(), place(starting), place(ending), columns)
+        return batches.read(self._opened(), place(starting), place(ending), columns)
 
     def browse(self, *, partition: int | None = None, start: int = 0, limit: int | None = None) -> Iterator[Message]:
         """Look at messages without taking them, oldest first: at most `limit`, from the offset `start` of the
@@ -395,4 +397,4 @@ class Queue:
 
     def _opened(self) -> QueueLog:
         """A handle of its own for each call; the store is shared within the process."""
-        return open_queue(self._address)
+        return open_queue(self._where.target(self._name))

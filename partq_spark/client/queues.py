@@ -1,8 +1,9 @@
-"""Where a program begins: creating, opening and listing queues, and publishing by topic."""
+"""Where a program begins: creating, opening and listing queues, publishing by topic, and which queues attract one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -11,13 +12,21 @@ from partq_spark.client import altering, describing, messages, schemas
 from partq_spark.client.addresses import address
 from partq_spark.client.arguments import checked
 from partq_spark.client.describing import DamagedQueue, QueueSummary
+from partq_spark.client.maintaining import attracting
 from partq_spark.client.messages import Found
 from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue
-from partq_spark.log import admin
-from partq_spark.log.connect import open_queue as open_log
+from partq_spark.log import admin, subscriptions
 from partq_spark.log.connect import shared_store
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES, QueueConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueSubscriptions:
+    """What one queue attracts."""
+
+    queue: str
+    subscriptions: tuple[str, ...]
 
 
 @checked
@@ -49,7 +58,6 @@ def create_queue(
     if it has another partition count, other settings or columns, or another key than these.
     """
     queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
-    where = address(queue.store, queue.namespace, retry_timeout_s)
     config = QueueConfig(
         rebalance_delay_s=rebalance_delay_s,
         max_handoff_time_s=max_handoff_time_s,
@@ -59,7 +67,8 @@ def create_queue(
         quota_bytes=quota_bytes,
     )
     columns = schemas.columns_from(schema, key)
-    altering.create(open_log(where.target(queue.name)), partitions, config, columns=columns, exist_ok=exist_ok)
+    opened = queue._opened()  # noqa: SLF001 - its own package's
+    altering.create(opened, partitions, config, columns=columns, exist_ok=exist_ok)
     return queue
 
 
@@ -69,7 +78,7 @@ def open_queue(
 ) -> Queue:
     """A queue that is there. Raises `Invalid` if it is not, saying how to create it."""
     queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
-    open_log(address(queue.store, queue.namespace, retry_timeout_s).target(queue.name)).refresh()
+    queue._opened().refresh()  # noqa: SLF001 - its own package's
     return queue
 
 
@@ -119,3 +128,25 @@ def topic_publication(
     """
     where = address(store, namespace, retry_timeout_s)
     return Publication(where, topic=topic, publish_id=publish_id, fail_unattracted=fail_unattracted)
+
+
+@checked
+def list_subscriptions(
+    *,
+    topic: str | None = None,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> tuple[QueueSubscriptions | DamagedQueue, ...]:
+    """Of all queues of a namespace that have some: what they attract; with `topic` only what attracts this topic, so
+    where a message with it goes. One that is damaged attracts nothing, and is listed as such.
+    """
+    where = address(store, namespace, retry_timeout_s)
+    opened = shared_store(where.store, retry_timeout_s)
+    every = subscriptions.Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s)
+    found = {queue.name: attracting(queue.head.subscriptions, topic) for queue in every.queues()}
+    known: list[QueueSubscriptions | DamagedQueue] = [
+        DamagedQueue(namespace=where.namespace, queue=name, error=str(error)) for name, error in every.damaged.items()
+    ]
+    known += [QueueSubscriptions(queue=name, subscriptions=theirs) for name, theirs in found.items() if theirs]
+    return tuple(sorted(known, key=lambda each: each.queue))

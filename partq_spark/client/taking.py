@@ -1,5 +1,9 @@
 """Takes a consumer's batches from the queue, and carries out what becomes of them. Nothing here runs in the caller's
-thread: an exception there, or a wait that is given up, tears nothing (`aside`).
+thread: an exception there, or a wait that is given up, tears nothing.
+
+Signal handlers run on the main thread, between any two lines, and may raise: Ctrl-C, an alarm. A loop that could be
+left anywhere would forget what it has in hand, and a `Condition` (also that of an `Event` or a `Future`) raises
+`RuntimeError: cannot release un-acquired lock` in place of the exception. A `SimpleQueue` is left as it was.
 
 Two threads: one answers who asks for a batch, one at a time; the other acknowledges and gives back by hand, also while
 the first one waits for messages.
@@ -10,20 +14,21 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import copy_context
 from functools import partial
-from typing import Any, Final
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
-from partq_spark.client.aside import Aside
-from partq_spark.client.batches import Delivery, Fate
+from partq_spark.client.batches import Delivery, Fate, pieces, wanted_columns
 from partq_spark.client.message_spans import ReceiveSpans
-from partq_spark.client.reading import pieces, wanted_columns
 from partq_spark.group.binding import Liveness
 from partq_spark.log import tree
 from partq_spark.log.model import Head
@@ -34,6 +39,8 @@ from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import StoreRetry
+
+T = TypeVar("T")
 
 _SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
 _log = logging.getLogger("partq.client")
@@ -277,3 +284,48 @@ class Taking:
             if self.is_stopping and self._waiting == threading.get_ident():
                 raise _Stopped
             time.sleep(min(left_s, _SLICE_S))
+
+
+class Aside:
+    """A thread for work that must not be torn: who wants it done only waits. What is given to it is done in
+    turn, to its end, and in its caller's context (of traces). The thread is a daemon, and ends with this object.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=_work, args=(self._calls,), name=name, daemon=True).start()
+
+    def __del__(self) -> None:
+        self._calls.put(None)
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """Nobody waits for it, and it raises nothing."""
+        self._calls.put(partial(copy_context().run, call))
+
+    def run(self, call: Callable[[], T]) -> T:
+        """What it returns or raises. It goes on also if the wait is left by an exception."""
+        if sys.is_finalizing():  # daemons stand still by now
+            return call()
+        answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+
+        def answered() -> None:
+            try:
+                found = call()
+            except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+                failure = error
+                answers.put(lambda: _raised(failure))
+            else:
+                answers.put(lambda: found)
+
+        self.begin(answered)
+        return answers.get()()
+
+
+def _work(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # what it belongs to may end while this waits
+
+
+def _raised(error: BaseException) -> T:  # type: ignore[type-var] # of what would have been returned
+    raise error

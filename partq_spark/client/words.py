@@ -14,11 +14,9 @@ from partq_spark.base import words
 from partq_spark.base.words import partitions, plural, size, when
 
 if TYPE_CHECKING:
-    from partq_spark.client.altering import Alteration
+    from partq_spark.client.altering import Alteration, GroupPlan
     from partq_spark.client.checkpoints import Rewind
-    from partq_spark.client.describing import LogDescription, QueueDescription
-    from partq_spark.client.resizing import GroupPlan
-    from partq_spark.client.resolving import WriterResolution
+    from partq_spark.client.describing import LogDescription, QueueDescription, WriterResolution
     from partq_spark.group.retention import HeldBack
     from partq_spark.group.status import FlowView, GroupView, PartitionView
 

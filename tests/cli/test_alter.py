@@ -50,7 +50,11 @@ def test_the_number_of_partitions_changes_and_what_waits_is_said(group: Group) -
     (first,) = partq.json(*TO_8, "--rebalance-delay", 1)["groups_first"]
     assert (first["group"], first["messages"]) == ("billing", 38)
     assert {each["partition"]: each["waits_for"] for each in first["waits"]} == {4: [0], 5: [1], 6: [2], 7: [3]}
-    assert partq.json("queue", "describe", "orders")["layout"] == {"generation": 1, "partitions": 8}
+    assert partq.json("queue", "describe", "orders")["layout"] == {
+        "generation": 1,
+        "partitions": 8,
+        "begin": [*group.ends, 0, 0, 0, 0],
+    }
     assert partq(*TO_8).stdout == "partitions: 8, as it was\n"
     assert "groups_first" not in partq.json(*ALTER, "--max-handoff-time", 1)
     partq("publish", "orders", stdin=json_lines([{"key": f"k{number}", "value": "new"} for number in range(40)]))
