@@ -19,12 +19,6 @@ from partq_spark.client.altering import KeySample as KeySample
 from partq_spark.client.altering import PartitionWait as PartitionWait
 from partq_spark.client.altering import SettingChange as SettingChange
 from partq_spark.client.batches import Batch as Batch
-from partq_spark.client.checkpoints import DamagedCheckpoint as DamagedCheckpoint
-from partq_spark.client.checkpoints import GroupCheckpoints as GroupCheckpoints
-from partq_spark.client.checkpoints import PartitionCheckpoint as PartitionCheckpoint
-from partq_spark.client.checkpoints import PartitionRewind as PartitionRewind
-from partq_spark.client.checkpoints import Rewind as Rewind
-from partq_spark.client.checkpoints import RewindUnfinished as RewindUnfinished
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue
 from partq_spark.client.describing import GroupStart as GroupStart
@@ -35,8 +29,14 @@ from partq_spark.client.describing import PartitionDescription as PartitionDescr
 from partq_spark.client.describing import QueueDescription as QueueDescription
 from partq_spark.client.describing import QueueSummary as QueueSummary
 from partq_spark.client.describing import WriterResolution as WriterResolution
+from partq_spark.client.groups import DamagedCheckpoint as DamagedCheckpoint
 from partq_spark.client.groups import GroupAlteration as GroupAlteration
+from partq_spark.client.groups import GroupCheckpoints as GroupCheckpoints
 from partq_spark.client.groups import GroupRemoval as GroupRemoval
+from partq_spark.client.groups import PartitionCheckpoint as PartitionCheckpoint
+from partq_spark.client.groups import PartitionRewind as PartitionRewind
+from partq_spark.client.groups import Rewind as Rewind
+from partq_spark.client.groups import RewindUnfinished as RewindUnfinished
 from partq_spark.client.maintaining import Collection as Collection
 from partq_spark.client.maintaining import Compaction as Compaction
 from partq_spark.client.maintaining import Deleted as Deleted

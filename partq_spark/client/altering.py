@@ -15,7 +15,7 @@ from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.client import describing, schemas
-from partq_spark.client.addresses import opened_ownership, ownership_url
+from partq_spark.client.arguments import opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
 from partq_spark.client.schemas import SchemaAlteration
 from partq_spark.group.lifecycle import GroupProgress, progress_of

@@ -1,4 +1,5 @@
-"""What a queue is and holds, as values: from its head alone, and with what has to be looked for beside it.
+"""What a queue is and holds, as values: from its head alone, and with what has to be looked for beside it. And how a
+group is: who has what.
 
 Nothing is changed here, and there are no words for people.
 """
@@ -6,20 +7,24 @@ Nothing is changed here, and there are no words for people.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from partq_spark.base.errors import Corrupt
+from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.client import schemas
 from partq_spark.client.schemas import SchemaDescription
+from partq_spark.group import codec as group_codec
 from partq_spark.group import retention
+from partq_spark.group.lifecycle import key_of, progress_of
+from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.retention import HeldBack
+from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import codec, tree
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import Head, QueueConfig, at
 from partq_spark.log.publish import TRANSACTION
-from partq_spark.log.publish_times import oldest_us
+from partq_spark.log.publish_times import oldest_us, published_us
 from partq_spark.log.queue import QueueLog
 
 T = TypeVar("T")
@@ -293,3 +298,75 @@ def _quota_used(head: Head) -> float | None:
 def _last_published(head: Head) -> datetime | None:
     """`Head.time_us` begins as the time of creation."""
     return as_datetime(head.time_us) if any(head.next) else None
+
+
+# --- who has what -----------------------------------------------------------------------------------------------------
+
+
+def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupView:
+    """One look at everything: the lease first, so that its timers are never older than what they belong to."""
+    progress = progress_of(queue, group, queue.refresh())
+    nothing = GroupReading(key=key_of(queue, group), progress=progress, kept=False)
+    try:
+        seen = nothing if ownership is None else _seen(nothing, ownership)
+    except (Unavailable, Invalid) as problem:
+        seen = replace(nothing, away=str(problem))
+    return _with_lag_s(queue, view(seen))
+
+
+def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
+    """A look into the log for those partitions alone that have a lag; one that cannot be read hides nothing else."""
+    behind = {each.partition: each.acknowledged for each in made.partitions if each.lag}
+    published: dict[int, int] = {}
+    if behind:
+
+        def look(head: Head) -> dict[int, int]:
+            return published_us(queue, head, {p: max(offset, at(head.earliest, p)) for p, offset in behind.items()})
+
+        try:
+            published = queue.settled(look)
+        except Corrupt as error:
+            made = replace(made, notes=(*made.notes, f"how old the unacknowledged messages are is not known: {error}"))
+    now_us = queue.now_us()
+
+    def lag_s(each: PartitionView) -> float | None:
+        if not each.lag:
+            return 0.0
+        at_us = published.get(each.partition)
+        return None if at_us is None else max(now_us - at_us, 0) / 1e6  # clocks differ
+
+    return replace(made, partitions=tuple(replace(each, lag_s=lag_s(each)) for each in made.partitions))
+
+
+def _seen(nothing: GroupReading, ownership: Ownership) -> GroupReading:
+    """With what the ownership says. Raises `Unavailable`, and `Invalid` if it cannot be used as it was given."""
+    key, queue_id = nothing.key, nothing.progress.head.queue_id
+    lease = state = found = None
+    lease_damage = state_damage = ""
+    try:
+        lease = ownership.read_lease(key, aged=True)
+    except Corrupt as problem:
+        lease_damage = str(problem)
+    try:
+        found = ownership.read_state(key, aged=True)
+        if isinstance(found, StateDocument):
+            state = group_codec.decode_state(found.body, 0.0, f"state of group {key}")
+    except Corrupt as problem:
+        state_damage = str(problem)
+    if state is not None and state.queue_id != queue_id:
+        state = None  # of a queue that was deleted: no coordinator has come by since
+    flows = ownership.look_at_flows(key)
+    return replace(
+        nothing,
+        kept=True,
+        state=state,
+        state_token=found.token if isinstance(found, StateDocument) else None,
+        state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
+        records={flow: beat.value for flow, beat in flows.beats.items() if beat.value.queue_id == queue_id},
+        beats_age_s={flow: beat.age_s for flow, beat in flows.beats.items()},
+        damaged_flows={flow: str(problem) for flow, problem in flows.damaged.items()},
+        state_damage=state_damage,
+        lease_damage=lease_damage,
+        lease=lease.value if lease else None,
+        lease_age_s=lease.age_s if lease else None,
+    )

@@ -1,28 +1,36 @@
-"""The consumer groups of a queue: listing them, making one, changing how one is shared, removing one, and who has what.
+"""The consumer groups of a queue: listing them, making one, changing how one is shared, removing one, how far one is by
+its checkpoints, and taking it back to an earlier place.
 
-What a group is stands in `partq_spark.group`; here it is found out where its ownership is kept.
+What a group is stands in `partq_spark.group`; here it is found out where its ownership is kept. What a rewind would do
+is checked as a whole before anything is changed (`group.rewinding`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING
 
-from partq_spark.base.errors import Corrupt, Invalid, Unavailable
-from partq_spark.client.addresses import opened_ownership, ownership_for, ownership_url
-from partq_spark.group import codec, lifecycle
-from partq_spark.group.lifecycle import GroupSummary, Remains, key_of, progress_of
-from partq_spark.group.ownership import Ownership, StateDocument
-from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
-from partq_spark.log import admin
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.words import ranges
+from partq_spark.client.altering import announce
+from partq_spark.client.arguments import opened_ownership, ownership_for, ownership_url, time_us
+from partq_spark.group import lifecycle
+from partq_spark.group.lifecycle import GroupSummary, Remains, checkpoints_of, key_of, progress_of
+from partq_spark.group.ownership import Ownership
+from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
+from partq_spark.log import admin, tree
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import group_kind
-from partq_spark.log.model import Group, Head, at
-from partq_spark.log.publish_times import published_us
+from partq_spark.log.model import Group, Origin
 
 if TYPE_CHECKING:
     from partq_spark.log.queue import QueueLog
     from partq_spark.query.settings import Boundary
+
+EARLIEST = "earliest"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +52,85 @@ class GroupRemoval:
     group: str
     removed: bool
     checkpoints: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionCheckpoint:
+    """One partition's checkpoint; `epoch` 0: there is none yet, and the group begins at `acknowledged`.
+
+    `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below
+    `redelivered_below`, at most all that there are, may have been delivered before. `flow` has the partition, or had it
+    last. `updated` is the writer's own clock (RFC 3339).
+    """
+
+    partition: int
+    epoch: int
+    flow: str | None
+    instance: str | None
+    acknowledged: int
+    end: int
+    redelivered_below: int
+    updated: str | None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged."""
+        return max(self.end - self.acknowledged, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DamagedCheckpoint:
+    """A checkpoint that cannot be read: `error` says why, and what to do."""
+
+    partition: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupCheckpoints:
+    """The checkpoints of a group: of the queue's partitions, and what is left of others."""
+
+    namespace: str
+    queue: str
+    group: str
+    partitions: tuple[PartitionCheckpoint | DamagedCheckpoint, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged, without those of partitions whose checkpoint cannot be read."""
+        return sum(each.lag for each in self.partitions if isinstance(each, PartitionCheckpoint))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionRewind:
+    """One partition, `from_` where it was `to` where it goes back: so many `messages` come again. `flow` has it."""
+
+    partition: int
+    from_: int
+    to: int
+    messages: int
+    flow: str | None
+    rewound: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewind:
+    """What a rewind did, or with `dry_run` would do (`rewound` False). `notes` are for people."""
+
+    namespace: str
+    queue: str
+    group: str
+    partitions: tuple[PartitionRewind, ...]
+    rewound: bool
+    notes: tuple[str, ...]
+
+
+class RewindUnfinished(Unavailable):
+    """A rewind ended before its time: `rewind` says which partitions were taken back. The message says how to go on."""
+
+    def __init__(self, message: str, rewind: Rewind) -> None:
+        super().__init__(message)
+        self.rewind = rewind
 
 
 def create(queue: QueueLog, group: str, place: Boundary, ownership: str | None) -> None:
@@ -118,73 +205,154 @@ def _require_nobody(
         lifecycle.require_quiet(queue, left)
 
 
-# --- who has what -----------------------------------------------------------------------------------------------------
+# --- how far one is, and back -----------------------------------------------------------------------------------------
 
 
-def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupView:
-    """One look at everything: the lease first, so that its timers are never older than what they belong to."""
-    progress = progress_of(queue, group, queue.refresh())
-    nothing = GroupReading(key=key_of(queue, group), progress=progress, kept=False)
+def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
+    """Raises `Invalid` for a group that there is not."""
+    head = queue.refresh()
+    progress = progress_of(queue, group, head)
+    found, damaged = progress.checkpoints, progress.damaged
+    made: list[PartitionCheckpoint | DamagedCheckpoint] = []
+    for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
+        if number in damaged:
+            made.append(DamagedCheckpoint(partition=number, error=str(damaged[number])))
+            continue
+        checkpoint = found.get(number)
+        owner = checkpoint.owner if checkpoint is not None else None
+        made.append(
+            PartitionCheckpoint(
+                partition=number,
+                epoch=checkpoint.epoch if checkpoint is not None else 0,
+                flow=owner.flow if owner is not None else None,
+                instance=owner.instance if owner is not None else None,
+                acknowledged=progress.acknowledged(number),
+                end=head.next[number],
+                redelivered_below=min(checkpoint.redelivered_below, head.next[number]) if checkpoint is not None else 0,
+                updated=checkpoint.updated if checkpoint is not None else None,
+            )
+        )
+    return GroupCheckpoints(namespace=queue.namespace, queue=queue.name, group=group, partitions=tuple(made))
+
+
+def checked_place(text: str) -> int | str:
+    """What `text` says of where to go back to: an offset, or `earliest`. Raises `Invalid`."""
+    if text == EARLIEST:
+        return text
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise _no_place(text)
+    return int(text)
+
+
+def _no_place(text: str) -> Invalid:
+    return Invalid(f"{text!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
+
+
+def goal_of(to: int | str | None, to_timestamp: datetime | str | None, by: int | None) -> Goal:
+    """Where to go back to. Raises `Invalid` unless exactly one is given."""
+    if sum(each is not None for each in (to, to_timestamp, by)) != 1:
+        raise Invalid("say where to go back to: give exactly one of to, to_timestamp and by")
+    if isinstance(to, str):
+        if to != EARLIEST:
+            raise _no_place(to)
+        return Goal(earliest=True)
+    if (to is not None and to < 0) or (by is not None and by < 1):
+        raise Invalid(f"to={to}, by={by} is not allowed: give an offset from 0, or a number of messages from 1")
+    return Goal(offset=to, time_us=None if to_timestamp is None else time_us(to_timestamp), by=by)
+
+
+def rewind(
+    queue: QueueLog, group: str, goal: Goal, partitions: Collection[int], *, ownership: str | None, dry_run: bool
+) -> Rewind:
+    """Raises `Invalid` before anything is changed, and `RewindUnfinished`."""
+    url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
+    with opened_ownership(url, queue.store) as place:
+        progress = progress_of(queue, group, queue.refresh())
+
+        @cache
+        def is_lost(origin: Origin) -> bool:
+            return queue.settled(lambda now: tree.has_publish(now, origin, queue.load_chunk)) is False
+
+        steps = planned_rewind(str(queue), progress, partitions, goal, queue.offsets_at, is_lost)
+        notes = _notes(queue, group, steps, place)
+        if dry_run:
+            return _rewind(queue, group, steps, None, notes)
+        outcome = carry_out(queue, checkpoints_of(queue, group), group, steps)
+        notes += [
+            f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and do "
+            "not come again: flows of the group go past them with failOnDataLoss=false"
+            for each in outcome.gone
+        ]
+        if place is not None:
+            announce(queue, place)
+    made = _rewind(queue, group, steps, outcome, notes)
+    if outcome.error is not None:
+        raise RewindUnfinished(_unfinished(steps, outcome), made) from outcome.error
+    return made
+
+
+def _rewind(
+    queue: QueueLog, group: str, steps: Sequence[RewindStep], outcome: RewindOutcome | None, notes: Sequence[str]
+) -> Rewind:
+    done = {each.after.partition: each for each in outcome.done} if outcome is not None else {}
+    partitions: list[PartitionRewind] = []
+    for step in steps:
+        change = done.get(step.partition)
+        before = step.acknowledged if change is None or change.before.offset is None else change.before.offset
+        partitions.append(
+            PartitionRewind(
+                partition=step.partition,
+                from_=before,
+                to=step.to,
+                messages=step.messages_from(before),
+                flow=step.owner.flow if step.owner is not None else None,
+                rewound=change is not None,
+            )
+        )
+    return Rewind(
+        namespace=queue.namespace,
+        queue=queue.name,
+        group=group,
+        partitions=tuple(partitions),
+        rewound=outcome is not None and outcome.error is None,
+        notes=tuple(notes),
+    )
+
+
+def _notes(queue: QueueLog, group: str, steps: Sequence[RewindStep], ownership: Ownership | None) -> list[str]:
+    """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
+    used as it is given.
+    """
+    owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.is_needed})
+    others = len(owners) - 1
+    more = [] if others < 1 else [f"{others} other flow{'s' if others > 1 else ''}"]
+    flows = " and ".join([*owners[:1], *more])
+    if ownership is None:
+        note = (
+            f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the "
+            "next time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its "
+            "checkpointInterval"
+        )
+        return [note] if owners else []
     try:
-        seen = nothing if ownership is None else _seen(nothing, ownership)
-    except (Unavailable, Invalid) as problem:
-        seen = replace(nothing, away=str(problem))
-    return _with_lag_s(queue, view(seen))
+        lease = ownership.read_lease(key_of(queue, group))
+    except Unavailable as error:
+        return [f"coordinators cannot be told, they notice by themselves within seconds: {error}"]
+    if owners and (lease is None or not lease.value.token):
+        return [f"partitions belong to {flows}, no coordinator leads the group: start one with `partq coordinator run`"]
+    return []
 
 
-def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
-    """A look into the log for those partitions alone that have a lag; one that cannot be read hides nothing else."""
-    behind = {each.partition: each.acknowledged for each in made.partitions if each.lag}
-    published: dict[int, int] = {}
-    if behind:
-
-        def look(head: Head) -> dict[int, int]:
-            return published_us(queue, head, {p: max(offset, at(head.earliest, p)) for p, offset in behind.items()})
-
-        try:
-            published = queue.settled(look)
-        except Corrupt as error:
-            made = replace(made, notes=(*made.notes, f"how old the unacknowledged messages are is not known: {error}"))
-    now_us = queue.now_us()
-
-    def lag_s(each: PartitionView) -> float | None:
-        if not each.lag:
-            return 0.0
-        at_us = published.get(each.partition)
-        return None if at_us is None else max(now_us - at_us, 0) / 1e6  # clocks differ
-
-    return replace(made, partitions=tuple(replace(each, lag_s=lag_s(each)) for each in made.partitions))
-
-
-def _seen(nothing: GroupReading, ownership: Ownership) -> GroupReading:
-    """With what the ownership says. Raises `Unavailable`, and `Invalid` if it cannot be used as it was given."""
-    key, queue_id = nothing.key, nothing.progress.head.queue_id
-    lease = state = found = None
-    lease_damage = state_damage = ""
-    try:
-        lease = ownership.read_lease(key, aged=True)
-    except Corrupt as problem:
-        lease_damage = str(problem)
-    try:
-        found = ownership.read_state(key, aged=True)
-        if isinstance(found, StateDocument):
-            state = codec.decode_state(found.body, 0.0, f"state of group {key}")
-    except Corrupt as problem:
-        state_damage = str(problem)
-    if state is not None and state.queue_id != queue_id:
-        state = None  # of a queue that was deleted: no coordinator has come by since
-    flows = ownership.look_at_flows(key)
-    return replace(
-        nothing,
-        kept=True,
-        state=state,
-        state_token=found.token if isinstance(found, StateDocument) else None,
-        state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
-        records={flow: beat.value for flow, beat in flows.beats.items() if beat.value.queue_id == queue_id},
-        beats_age_s={flow: beat.age_s for flow, beat in flows.beats.items()},
-        damaged_flows={flow: str(problem) for flow, problem in flows.damaged.items()},
-        state_damage=state_damage,
-        lease_damage=lease_damage,
-        lease=lease.value if lease else None,
-        lease_age_s=lease.age_s if lease else None,
+def _unfinished(steps: Sequence[RewindStep], outcome: RewindOutcome) -> str:
+    done = [each.after for each in outcome.done]
+    numbers = [each.partition for each in done]
+    left = [step.partition for step in steps if step.is_needed and step.partition not in numbers]
+    so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing was changed"
+    if left:
+        which = " ".join(f"--partition {number}" for number in left)
+        return f"partition {left[0]} was not rewound, {so_far}: {outcome.error}; repeat the command with {which}"
+    again = f"--partition {done[0].partition} --to {done[0].offset}" if done else "the same options"
+    return (
+        f"{so_far}, but the queue's head could not be told, so that flows may not notice: {outcome.error}; repeat "
+        f"the command with {again}"
     )

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.client.addresses import time_us
+from partq_spark.client.arguments import time_us
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import admin, housekeeping, subscriptions, writers

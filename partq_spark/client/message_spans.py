@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from partq_spark.base.tracing import (
     ACKNOWLEDGE,
@@ -32,18 +32,22 @@ from partq_spark.client.outgoing import Outgoing, Published
 from partq_spark.log.reading import Piece
 
 
-class SendSpans:
-    """One publisher's: a span for each message, from `send` until it is durable or has failed."""
+class _Spans:
+    """Of a publisher or a consumer."""
 
     def __init__(self, tracing: Tracing, where: SpanSubject) -> None:
         self._tracing = tracing
         self._where = where
 
     @classmethod
-    def of(cls, namespace: str, queue: str) -> SendSpans | None:
+    def of(cls, namespace: str, queue: str, group: str | None = None) -> Self | None:
         """None: tracing is off."""
         found = tracing()
-        return None if found is None else cls(found, SpanSubject(queue, namespace))
+        return None if found is None else cls(found, SpanSubject(queue, namespace, group))
+
+
+class SendSpans(_Spans):
+    """One publisher's: a span for each message, from `send` until it is durable or has failed."""
 
     def begin(self, message: Outgoing) -> None:
         """A message is sent, in its sender's thread. It gets the headers that name its span, unless it has such headers
@@ -94,18 +98,8 @@ class BatchTrace(NamedTuple):
         return self.tracing.begin(ACKNOWLEDGE, self.where, parent=self.received).around()
 
 
-class ReceiveSpans:
+class ReceiveSpans(_Spans):
     """One consumer's: a span for each batch that it gives out, which links to messages of it."""
-
-    def __init__(self, tracing: Tracing, where: SpanSubject) -> None:
-        self._tracing = tracing
-        self._where = where
-
-    @classmethod
-    def of(cls, namespace: str, queue: str, group: str | None) -> ReceiveSpans | None:
-        """None: tracing is off."""
-        found = tracing()
-        return None if found is None else cls(found, SpanSubject(queue, namespace, group))
 
     def received(self, pieces: Sequence[Piece], since_ns: int) -> BatchTrace:
         """A batch is given out, which was looked for since then (Unix)."""

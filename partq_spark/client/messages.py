@@ -16,7 +16,7 @@ from pyarrow import types as is_
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.timestamps import as_datetime
-from partq_spark.client import addresses
+from partq_spark.client import arguments
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.partitioner import partition_of
@@ -115,7 +115,7 @@ def search(
         numbers = [partition_of(in_utf8, each.partitions) for each in reversed(head.layouts)]
     places = dict(before) if isinstance(before, Mapping) else {}
     if before is not None and not isinstance(before, Mapping):
-        places = dict(enumerate(queue.offsets_at(addresses.time_us(before))))
+        places = dict(enumerate(queue.offsets_at(arguments.time_us(before))))
     ends = {number: min(places.get(number, head.next[number]), head.next[number]) for number in numbers}
     found: list[Message] = []
     looked_at = 0

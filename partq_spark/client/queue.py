@@ -13,8 +13,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client.addresses import address, opened_ownership, ownership_for, ownership_url, place
-from partq_spark.client.arguments import checked
+from partq_spark.client.arguments import address, checked, opened_ownership, ownership_for, ownership_url, place
 from partq_spark.log.connect import open_queue
 from partq_spark.log.names import checked_name
 
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from partq_spark.client.altering import Alteration
-    from partq_spark.client.checkpoints import GroupCheckpoints, Rewind
     from partq_spark.client.consumer import Consumer
     from partq_spark.client.describing import QueueDescription, QueueSummary
-    from partq_spark.client.groups import GroupAlteration, GroupRemoval
+    from partq_spark.client.groups import GroupAlteration, GroupCheckpoints, GroupRemoval, Rewind
     from partq_spark.client.maintaining import Collection as CollectionRound
     from partq_spark.client.maintaining import Compaction, Deleted, Resolved, SubscriptionChange, Trimmed
     from partq_spark.client.messages import Message
@@ -357,20 +355,20 @@ class Queue:
     @contextmanager
     def watching(self, group: str, *, ownership: str | None = None) -> Iterator[Callable[[], GroupView]]:
         """`status` for those who look again and again: a function that looks, for as long as the `with` block lasts."""
-        from partq_spark.client import groups
+        from partq_spark.client import describing
 
         queue, name = self._opened(), checked_name("group", group)
         url = ownership_url(ownership)
         if ownership is None or url != "none":  # `none`: the checkpoints alone, however the group is shared
             url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
         with opened_ownership(url, queue.store) as kept:
-            yield lambda: groups.status(queue, kept, name)
+            yield lambda: describing.status(queue, kept, name)
 
     def checkpoints(self, group: str) -> GroupCheckpoints:
         """How far a group is: the checkpoint of every partition."""
-        from partq_spark.client import checkpoints
+        from partq_spark.client import groups
 
-        return checkpoints.checkpoints(self._opened(), checked_name("group", group))
+        return groups.checkpoints(self._opened(), checked_name("group", group))
 
     def rewind(
         self,
@@ -389,11 +387,11 @@ class Queue:
         All is checked before anything is changed. Raises `Invalid` for a place that a partition is not past or that is
         not kept, and `RewindUnfinished` (an `Unavailable`), which says how to go on.
         """
-        from partq_spark.client import checkpoints
+        from partq_spark.client import groups
 
-        goal = checkpoints.goal_of(to, to_timestamp, by)
+        goal = groups.goal_of(to, to_timestamp, by)
         name = checked_name("group", group)
-        return checkpoints.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
+        return groups.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
 
     def _opened(self) -> QueueLog:
         """A handle of its own for each call; the store is shared within the process."""

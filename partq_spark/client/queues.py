@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client import altering, describing, messages, schemas
-from partq_spark.client.addresses import address
-from partq_spark.client.arguments import checked
+from partq_spark.client.arguments import address, checked
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.maintaining import attracting
 from partq_spark.client.messages import Found

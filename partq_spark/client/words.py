@@ -15,8 +15,8 @@ from partq_spark.base.words import partitions, plural, size, when
 
 if TYPE_CHECKING:
     from partq_spark.client.altering import Alteration, GroupPlan
-    from partq_spark.client.checkpoints import Rewind
     from partq_spark.client.describing import LogDescription, QueueDescription, WriterResolution
+    from partq_spark.client.groups import Rewind
     from partq_spark.group.retention import HeldBack
     from partq_spark.group.status import FlowView, GroupView, PartitionView
 

@@ -17,7 +17,7 @@ from coordinator.health import Status
 from coordinator.measuring import STORE_OPERATIONS, Handoffs, Outcome, Tally, measured
 from coordinator.metrics import Picture, samples
 from partq_spark.base.errors import Unavailable
-from partq_spark.client import checkpoints, groups
+from partq_spark.client import describing, groups
 from partq_spark.group import retention
 from partq_spark.group.model import Progress
 from partq_spark.log import admin
@@ -94,7 +94,7 @@ def test_lag_costs_no_look_while_the_head_tells_it(scraped: Scraped) -> None:
     found = scraped.lags()
     assert found == [(0, 0.0), (1, pytest.approx(2))]
     assert scraped.looks() == {}, "heartbeats and head say it all"
-    view = groups.status(scraped.queue, scraped.server.open(), KEY.group)
+    view = describing.status(scraped.queue, scraped.server.open(), KEY.group)
     assert found == [(each.lag, each.lag_s) for each in view.partitions], "as `partq status` has them"
 
 
@@ -147,8 +147,8 @@ def test_where_no_flow_is_the_checkpoints_are_asked_now_and_then(scraped: Scrape
     scraped.now_s += LISTED_S
     scraped.lags()
     assert scraped.looks()["list"] == before + 2, "nothing was published since"
-    goal = checkpoints.goal_of("earliest", None, None)
-    checkpoints.rewind(scraped.queue, KEY.group, goal, (), ownership="none", dry_run=False)
+    goal = groups.goal_of("earliest", None, None)
+    groups.rewind(scraped.queue, KEY.group, goal, (), ownership="none", dry_run=False)
     scraped.run(2)
     assert [lag for lag, _ in scraped.lags()] == list(scraped.queue.refresh().next), "a rewind is seen at once"
 
