@@ -6,7 +6,7 @@ Nothing is changed here, and there are no words for people.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
@@ -69,7 +69,7 @@ class PartitionDescription:
     earliest: int
     next: int
     messages: int
-    bytes: int | None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,30 +200,22 @@ def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
             return None
 
     oldest = found(lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True)))))
-    age_s = None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6  # clocks differ
-    return queue_description(
-        head,
-        queue.store.url,
+    stored = found(lambda head: stored_bytes(queue, head)) if count_bytes else None
+    known = queue_description(head, queue.store.url)
+    return replace(
+        known,
+        partitions=tuple(
+            replace(each, bytes=None if stored is None else stored[each.partition]) for each in known.partitions
+        ),
         oldest=None if oldest is None else as_datetime(oldest),
-        oldest_age_s=age_s,
+        oldest_age_s=None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6,  # clocks differ
         held_back=retention.holding_back(queue, head),
-        stored=found(lambda head: stored_bytes(queue, head)) if count_bytes else None,
-        problems=problems,
+        problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def queue_description(
-    head: Head,
-    store: str,
-    *,
-    oldest: datetime | None = None,
-    oldest_age_s: float | None = None,
-    held_back: tuple[HeldBack, ...] | None = None,
-    stored: Sequence[int] | None = None,
-    problems: Sequence[str] = (),
-) -> QueueDescription:
-    """What the head says, with what was found beside it. Pure."""
-    offsets = zip(head.earliest, head.next, strict=True)
+def queue_description(head: Head, store: str) -> QueueDescription:
+    """What the head says. Pure."""
     return QueueDescription(
         namespace=head.namespace,
         queue=head.queue,
@@ -241,14 +233,8 @@ def queue_description(
         bytes=head.stored_bytes,
         quota_used=_quota_used(head),
         partitions=tuple(
-            PartitionDescription(
-                partition=partition,
-                earliest=earliest,
-                next=following,
-                messages=following - earliest,
-                bytes=None if stored is None else stored[partition],
-            )
-            for partition, (earliest, following) in enumerate(offsets)
+            PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
+            for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
         ),
         groups=tuple(GroupStart(group=name, start=head.groups[name].start) for name in sorted(head.groups)),
         subscriptions=head.subscriptions,
@@ -270,10 +256,6 @@ def queue_description(
             slices=sum(ref.slices for ref in head.tree) + sum(len(entry.slices) for entry in head.entries),
             depth=max((ref.level + 1 for ref in head.tree), default=0),
         ),
-        oldest=oldest,
-        oldest_age_s=oldest_age_s,
-        held_back=held_back,
-        problems=tuple(dict.fromkeys(problems)),
     )
 
 
