@@ -1,13 +1,16 @@
-"""The least that a Python source and sink can do: what partq's micro-batches are compared with.
+"""The least that a Python source and sink can do: what partq's micro-batches and publishing are compared with.
 
-Offsets are one number, a batch is always 5 rows in one task, the sink counts what it is given. Nothing is stored.
-Spark's workers import this module, so it holds nothing else.
+Offsets are one number, a batch is always 5 rows in one task. The sink looks at what it is given and keeps nothing; or,
+bare and durable, it writes the batches of each task as they come into one Arrow file, with partq's compression and
+fsync. Spark's workers import this module, so it holds nothing else.
 """
 
 # ruff: noqa: N802, N803 - the names are Spark's
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -27,7 +30,9 @@ BATCH_ROWS: Final = 5
 
 
 class FloorSource(DataSource):
-    """`format("bench_floor")`: a stream of as many micro-batches as the option `batches` says, and a sink."""
+    """`format("bench_floor")`: a stream of as many micro-batches as the option `batches` says, and a sink, which keeps
+    what it gets in the option `folder`, if that is given.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -40,7 +45,8 @@ class FloorSource(DataSource):
         return FloorReader(BATCH_ROWS * int(self.options["batches"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FloorWriter:
-        return FloorWriter()
+        folder = self.options.get("folder")
+        return FloorWriter() if folder is None else DurableWriter(Path(folder))
 
 
 class FloorReader(DataSourceStreamReader):
@@ -85,3 +91,29 @@ class FloorWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to take back."""
+
+
+class DurableWriter(FloorWriter):
+    """Keeps the batches of each task in a file in `folder`, which is durable when the task ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        codec = pa.Codec("lz4", compression_level=-2)  # as partq's segments have it
+        options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+        context = TaskContext.get()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"task-{context.taskAttemptId() if context else 0}.arrow").open("wb") as file:
+            writer = None
+            for batch in iterator:
+                writer = writer or pa.ipc.new_file(file, batch.schema, options=options)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+        return WriterCommitMessage()

@@ -30,7 +30,7 @@ from benchmarks.messages import FILES
 from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream, run_to_end
-from benchmarks.throughput import BARE_SINK, BARE_SOURCE, ready_made, to_nothing
+from benchmarks.throughput import BARE_SINK, BARE_SOURCE, DURABLE_SINK, ready_made, to_files, to_nothing
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.demo.flights import COLUMNS, KEY, ddl, load
 
@@ -81,6 +81,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         sides[_BEFORE_KAFKA:_BEFORE_KAFKA] = [
             _publishing(synced, made),
             Side(name=BARE_SINK, run=lambda: to_nothing(made)),
+            Side(name=DURABLE_SINK, run=lambda: to_files(made), goal=Goal(sign=">=", limit=0.97)),
         ]
         found = measures("publishing", sides, take_turns(sides, settings.rounds, settings.rows))
         kept = [way.publish(made) for way in ways]

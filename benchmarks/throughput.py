@@ -33,6 +33,7 @@ ALL: Final = default_columns(False)
 TEXTS: Final = wanted_columns([("key", "string"), ("value", "string")])
 BARE_SOURCE: Final = f"{FLOOR} source, batches ready made"
 BARE_SINK: Final = f"{FLOOR} sink, keeps nothing"
+DURABLE_SINK: Final = "bare and durable Python sink"
 logger = logging.getLogger(__name__)
 
 
@@ -117,13 +118,16 @@ def ready_made(made: Bed, rows: int, ddl: str, options: Mapping[str, str]) -> Ca
 
 
 def publish(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """AvailableNow from a Parquet stream: into a new queue, a Parquet folder, a sink that keeps nothing, a topic."""
+    """AvailableNow from a Parquet stream: into a new queue, a Parquet folder, sinks that keep nothing, or all as it
+    comes, a topic.
+    """
     with bed(settings) as made:
         sides = [
             Side(name="partq", run=lambda: _to_partq(made)),
             Side(name="Parquet file sink", run=lambda: _to_parquet(made), goal=Goal(sign=">=", limit=0.9)),
             Side(name="Parquet file sink, and sync", run=lambda: _to_parquet(made, synced=True)),
             Side(name=BARE_SINK, run=lambda: to_nothing(made), goal=Goal(sign=">=", limit=0.75)),
+            Side(name=DURABLE_SINK, run=lambda: to_files(made), goal=Goal(sign=">=", limit=0.95)),
         ]
         if made.topics is not None:
             sides.append(Side(name="Kafka sink", run=lambda: _to_kafka(made), goal=Goal(sign=">=", limit=1.6)))
@@ -151,6 +155,15 @@ def to_nothing(made: Bed) -> Run:
     """The rows, to a Python sink that keeps nothing."""
     made.spark.dataSource.register(FloorSource)
     return made.publishing(FloorSource.name(), {})
+
+
+def to_files(made: Bed) -> Run:
+    """The rows, to a Python sink that keeps the batches as they come in one file for each task."""
+    made.spark.dataSource.register(FloorSource)
+    folder = made.fresh_folder()
+    run = made.publishing(FloorSource.name(), {"folder": str(folder)})
+    shutil.rmtree(folder)
+    return run
 
 
 def _to_kafka(made: Bed) -> Run:
