@@ -25,8 +25,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
-from partq_spark.query.columns import batches
-from partq_spark.query.settings import default_columns
+from partq_spark.query.columns import batches, default_columns
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ def _rate(queue: QueueLog, rows: int) -> float:
     for partition, (start, end) in enumerate(zip(head.earliest, head.next, strict=True)):
         view = tree.view(head, {partition: (start, end)})
         pieces = RangeReader(queue, head.queue_id, view).pieces()
-        made = batches(pieces, queue=queue.name, wanted=default_columns(False), redelivered_below={})
+        made = batches(pieces, queue=queue.name, wanted=default_columns(None, False), redelivered_below={})
         read += sum(batch.num_rows for batch in made)
     took_s = time.perf_counter() - begun_s
     if read != rows:

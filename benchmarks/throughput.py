@@ -24,13 +24,13 @@ from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.log.admin import delete_queue
-from partq_spark.query.settings import WantedColumns, default_columns, wanted_columns
+from partq_spark.query.settings import ddl, default_source_columns
 from partq_spark.spark.local import make_home
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
 
-ALL: Final = default_columns(False)
-TEXTS: Final = wanted_columns([("key", "string"), ("value", "string")])
+ALL: Final = ddl(default_source_columns(False))
+TEXTS: Final = "key string, value string"
 BARE_SOURCE: Final = f"{FLOOR} source, batches ready made"
 BARE_SINK: Final = f"{FLOOR} sink, keeps nothing"
 DURABLE_SINK: Final = "bare and durable Python sink"
@@ -58,21 +58,21 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
     all_columns, two_columns = made.fresh_folder(), made.fresh_folder()
     messages = made.spark.read.format("partq").options(**made.options(queue))
     messages.load().write.parquet(str(all_columns))
-    messages.schema(TEXTS.ddl).load().write.parquet(str(two_columns))
+    messages.schema(TEXTS).load().write.parquet(str(two_columns))
 
-    def queued(wanted: WantedColumns) -> DataFrame:
+    def queued(wanted: str) -> DataFrame:
         stream = made.spark.readStream.format("partq").options(**made.options(queue), startingOffsets="earliest")
-        return (stream if wanted is ALL else stream.schema(wanted.ddl)).load()
+        return (stream if wanted is ALL else stream.schema(wanted)).load()
 
-    def bare(wanted: WantedColumns) -> Side:
-        load = ready_made(made, settings.rows, wanted.ddl, made.options(queue))
+    def bare(wanted: str) -> Side:
+        load = ready_made(made, settings.rows, wanted, made.options(queue))
         return Side(name=BARE_SOURCE, run=lambda: made.reading(load), batches_goal=Goal(sign=">=", limit=0.95))
 
     seven = [
         Side(name="partq", run=lambda: made.reading(lambda: queued(ALL))),
         Side(
             name="Parquet source",
-            run=lambda: made.reading(lambda: parquet_stream(made.spark, all_columns, ALL.ddl)),
+            run=lambda: made.reading(lambda: parquet_stream(made.spark, all_columns, ALL)),
             goal=Goal(sign=">=", limit=1.0),
         ),
         bare(ALL),
@@ -81,7 +81,7 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
         Side(name="partq", run=lambda: made.reading(lambda: queued(TEXTS))),
         Side(
             name="Parquet source",
-            run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns, TEXTS.ddl)),
+            run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns, TEXTS)),
         ),
         bare(TEXTS),
     ]

@@ -29,10 +29,9 @@ from partq_spark.log.schema.versions import schema_of
 from partq_spark.query import columns as source_columns
 from partq_spark.query import planning
 from partq_spark.query.acknowledgements import RoundPosition
-from partq_spark.query.columns import TypedColumns, default_typed_columns, named_typed_columns
-from partq_spark.query.settings import STORED, Boundary, WantedColumns, default_columns, named_columns
+from partq_spark.query.columns import WantedColumns, default_columns, named_columns
+from partq_spark.query.settings import STORED, Boundary
 
-Wanted = WantedColumns | TypedColumns
 _log = logging.getLogger("partq.client")
 
 
@@ -45,13 +44,11 @@ def read(queue: QueueLog, starting: Boundary, ending: Boundary, columns: Sequenc
     return stream(pieces(queue, head.queue_id, log, True, head.columns, wanted), queue.name, {}, wanted)
 
 
-def wanted_columns(columns: Columns | None, names: Sequence[str] | None) -> Wanted:
+def wanted_columns(columns: Columns | None, names: Sequence[str] | None) -> WantedColumns:
     """The columns of a table, by their names; None: all but headers. `columns` are those of a typed queue. Raises
     `Invalid`.
     """
-    if columns is None:
-        return default_columns(False) if names is None else named_columns(names)
-    return default_typed_columns(columns, False) if names is None else named_typed_columns(columns, names)
+    return default_columns(columns, False) if names is None else named_columns(columns, names)
 
 
 def pieces(
@@ -60,7 +57,7 @@ def pieces(
     log: tree.LogView,
     fail_on_data_loss: bool,
     columns: Columns | None,
-    wanted: Wanted | None,
+    wanted: WantedColumns | None,
 ) -> Iterator[Piece]:
     """What the log has of the columns that are wanted; None: all of it."""
     payload = None if columns is None else schema_of(columns) if wanted is None else wanted.payload
@@ -69,11 +66,11 @@ def pieces(
 
 
 def stream(
-    found: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], wanted: Wanted
+    found: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], wanted: WantedColumns
 ) -> pa.RecordBatchReader:
     """As a table of these columns; `below`: of each partition before which offset messages are marked."""
     batches = source_columns.batches(iter(found), queue=queue, wanted=wanted, redelivered_below=below)
-    return pa.RecordBatchReader.from_batches(source_columns.batch_schema(wanted), batches)
+    return pa.RecordBatchReader.from_batches(wanted.schema, batches)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -100,8 +97,8 @@ class Delivery:
     queue: str
     below: Mapping[int, int]
     columns: Columns | None
-    wanted: Wanted | None
-    read: Callable[[Wanted | None], Iterator[Piece]]
+    wanted: WantedColumns | None
+    read: Callable[[WantedColumns | None], Iterator[Piece]]
     pieces: Sequence[Piece] | None = None  # not read yet
     trace: BatchTrace | None = None
     asker: object = None

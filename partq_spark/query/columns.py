@@ -1,5 +1,5 @@
-"""From the log's pieces to the source's Arrow batches, copying as little as can be; and which columns a reader of a
-typed queue gives. No pyspark. What typed queues alone need is imported where it is used (`log.segment_columns`).
+"""From the log's pieces to the source's Arrow batches, copying as little as can be; and which columns a reader gives.
+No pyspark. What typed queues alone need is imported where it is used (`log.segment_columns`).
 
 A batch must match the source's schema to the letter (spark-traps.md 11). Large pieces are cut, which copies nothing;
 small ones are joined, because every batch costs the JVM something too.
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import types as is_
@@ -22,7 +22,14 @@ from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.types import TIMESTAMP, normal
 from partq_spark.log.segment_columns import HEADERS, headers_name, times_name
 from partq_spark.log.validation import first_not_utf8
-from partq_spark.query.settings import HEADERS_TYPE, SOURCE_TYPES, WantedColumns
+from partq_spark.query.settings import (
+    HEADERS_TYPE,
+    SOURCE_TYPES,
+    STORED,
+    SourceColumn,
+    default_source_columns,
+    named_source_columns,
+)
 
 MOST_ROWS = 32_768  # of one batch
 MOST_BYTES = 16 * 1024 * 1024  # of one batch, unless a single message is larger: bounds the JVM's memory too
@@ -48,55 +55,55 @@ METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
 _STORED: Final = {"headers": headers_name(typed=True), "timestamp": times_name(typed=True)}
 
 
-# --- the columns of a typed queue -------------------------------------------------------------------------------------
+# --- which columns a reader gives -------------------------------------------------------------------------------------
 
-# The payload's own, under their names, and `_metadata`, a struct of what partq knows of each message. Which of them are
-# wanted is decided here, once, where the queue's head is at hand; what is decided travels to the tasks, which look
-# nothing up. `settings` has the columns of untyped queues.
+# Of an untyped queue what partq knows of each message, key and value among it. Of a typed one the payload's own, under
+# their names, and `_metadata`, a struct of what partq knows. Which of them are wanted is decided here, once, where the
+# queue's head is at hand; what is decided travels to the tasks, which look nothing up and do not ask which kind it is.
+
+Source: TypeAlias = int | str | tuple[str, ...]
+"""Where a column comes from: the payload's at this place; what partq knows by this name (`SOURCE_TYPES`); or a struct
+of what it knows by these names.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TypedColumns:
-    """The columns that a reader of a typed queue gives, in its order.
+class WantedColumns:
+    """The columns that a reader gives: `schema` is that of its batches, `sources` says where each comes from.
 
-    `schema` is that of its batches. `payload` are those of them that the log has, in the same order, under the names
-    that the queue has for them. `metadata` names the fields of `_metadata` in their order, by `METADATA_TYPES`; it is
-    empty where `_metadata` is not wanted.
+    `payload` are those of a typed queue's that the log has, in the reader's order, under the names that the queue has
+    for them. `stored` is what they need of the columns of a segment that are partq's: all of an untyped queue's.
     """
 
     schema: pa.Schema
-    payload: pa.Schema
-    metadata: tuple[str, ...] = ()
-
-    @property
-    def metadata_at(self) -> int | None:
-        """Where `_metadata` stands in `schema`."""
-        own = (index for index, name in enumerate(self.schema.names) if name.lower() == METADATA)
-        return next(own, None) if self.metadata else None
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        """What they need of partq's own columns of a segment; of the payload the log decodes `payload` alone."""
-        return tuple(_STORED[name] for name in self.metadata if name in _STORED)
+    sources: tuple[Source, ...]
+    stored: tuple[str, ...]
+    payload: pa.Schema | None = None
 
 
-def default_typed_columns(columns: Columns, include_headers: bool) -> TypedColumns:
-    """For readers that name none: all columns of today, then `_metadata`."""
+def default_columns(columns: Columns | None, include_headers: bool) -> WantedColumns:
+    """For readers that name none: all columns of today, and `_metadata` behind those of a typed queue. `columns` are
+    those of a typed queue, None of another.
+    """
+    if columns is None:
+        return message_columns(default_source_columns(include_headers))
     from partq_spark.log.schema.versions import schema_of
 
     payload = schema_of(columns)
     names = tuple(name for name in METADATA_TYPES if include_headers or name != "headers")
     own = pa.field(METADATA, pa.struct([pa.field(name, METADATA_TYPES[name]) for name in names]))
-    return TypedColumns(schema=payload.append(own), payload=payload, metadata=names)
+    return _row_columns(payload.append(own), payload, names)
 
 
-def named_typed_columns(columns: Columns, names: Sequence[str]) -> TypedColumns:
+def named_columns(columns: Columns | None, names: Sequence[str]) -> WantedColumns:
     """The columns of these names as they are today; `_metadata` without headers. Raises `Invalid` as
     `wanted_typed_columns`.
     """
+    if columns is None:
+        return message_columns(named_source_columns(names))
     if isinstance(names, str):
         raise Invalid(f"columns={names!r} is not allowed: give a list of names")
-    default = default_typed_columns(columns, include_headers=False).schema
+    default = default_columns(columns, include_headers=False).schema
     fields = []
     for name in names:
         column = columns.column(name)
@@ -106,7 +113,25 @@ def named_typed_columns(columns: Columns, names: Sequence[str]) -> TypedColumns:
     return wanted_typed_columns(columns, pa.schema(fields))
 
 
-def wanted_typed_columns(columns: Columns, wanted: pa.Schema) -> TypedColumns:
+def message_columns(columns: Sequence[SourceColumn]) -> WantedColumns:
+    """These, of an untyped queue."""
+    return WantedColumns(
+        schema=pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in columns]),
+        sources=tuple(column.source for column in columns),
+        stored=tuple(column.source for column in columns if column.source in STORED),
+    )
+
+
+def _row_columns(schema: pa.Schema, payload: pa.Schema, metadata: tuple[str, ...]) -> WantedColumns:
+    """Of a typed queue: `metadata` names the fields of `_metadata` in their order, if that is wanted."""
+    sources: list[Source] = list(range(len(payload)))
+    if metadata:
+        sources.insert(next(at for at, name in enumerate(schema.names) if name.lower() == METADATA), metadata)
+    stored = tuple(_STORED[name] for name in metadata if name in _STORED)
+    return WantedColumns(schema=schema, sources=tuple(sources), stored=stored, payload=payload)
+
+
+def wanted_typed_columns(columns: Columns, wanted: pa.Schema) -> WantedColumns:
     """The columns that a reader names, with types of Arrow: a column's may be any that it has had. Names match exactly,
     else in another case; a reader's columns are called as it calls them.
 
@@ -129,7 +154,7 @@ def wanted_typed_columns(columns: Columns, wanted: pa.Schema) -> TypedColumns:
             raise Invalid(f"column {METADATA!r} is asked for twice: name it once")
         else:
             metadata = _metadata(field)
-    return TypedColumns(schema=wanted, payload=chosen_columns(columns, pa.schema(payload)), metadata=metadata)
+    return _row_columns(wanted, chosen_columns(columns, pa.schema(payload)), metadata)
 
 
 def _check_form(column: Column, field: pa.Field) -> None:
@@ -181,22 +206,15 @@ def _named(columns: Columns) -> str:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def batch_schema(wanted: WantedColumns | TypedColumns) -> pa.Schema:
-    """That of the batches."""
-    if not isinstance(wanted, WantedColumns):
-        return wanted.schema
-    return pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in wanted.columns])
-
-
 def batches(
-    pieces: Iterable[Piece], *, queue: str, wanted: WantedColumns | TypedColumns, redelivered_below: Mapping[int, int]
+    pieces: Iterable[Piece], *, queue: str, wanted: WantedColumns, redelivered_below: Mapping[int, int]
 ) -> Iterator[pa.RecordBatch]:
     """The rows for `pieces`, in their order, with the columns that are wanted; the pieces have what of them is stored
     (`wanted.payload`, `wanted.stored`). `redelivered_below`: per partition, offsets under it are repeats.
 
     Raises `Invalid` for a value that is wanted as text and is not UTF-8.
     """
-    make = _Rows(queue, redelivered_below, wanted, batch_schema(wanted))
+    make = _Rows(queue, redelivered_below, wanted)
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for piece in pieces:
@@ -237,16 +255,14 @@ class _Rows:
     is installed: 0.2 s and 30 MB in every worker of Spark's.
     """
 
-    def __init__(
-        self, queue: str, redelivered_below: Mapping[int, int], wanted: WantedColumns | TypedColumns, schema: pa.Schema
-    ) -> None:
+    def __init__(self, queue: str, redelivered_below: Mapping[int, int], wanted: WantedColumns) -> None:
         self._queue_name = queue
         self._redelivered_below = redelivered_below
-        self._schema = schema
+        self._schema = wanted.schema
         self._room = 0  # rows of the constant columns
         # One of each: a task may have a thousand partitions, and as many times.
         self._constants: dict[str, tuple[int, pa.Array]] = {}
-        source: Mapping[str, Callable[[Piece], pa.Array]] = {
+        self._known: Mapping[str, Callable[[Piece], pa.Array]] = {
             "key": lambda piece: piece.batch.column("key"),
             "value": lambda piece: piece.batch.column("value"),
             "queue": self._queue,
@@ -256,16 +272,16 @@ class _Rows:
             "redelivered": self._redelivered,
             "headers": self._headers,
         }
-        if isinstance(wanted, WantedColumns):
-            if ("value", "string") in ((column.source, column.type) for column in wanted.columns):
-                source = {**source, "value": self._text}
-            self._columns = [source[column.source] for column in wanted.columns]
-            return
-        self._columns = [partial(_stored, at) for at in range(len(wanted.payload))]
-        if (at := wanted.metadata_at) is not None:
-            self._metadata = [source[name] for name in wanted.metadata]
-            self._fields = list(schema.field(at).type)
-            self._columns.insert(at, self._struct)
+        self._columns = [
+            self._column(source, field.type) for source, field in zip(wanted.sources, wanted.schema, strict=True)
+        ]
+
+    def _column(self, source: Source, kind: pa.DataType) -> Callable[[Piece], pa.Array]:
+        if isinstance(source, int):
+            return lambda piece: piece.batch.column(source)
+        if isinstance(source, str):
+            return self._text if source == "value" and kind == pa.string() else self._known[source]
+        return partial(_struct, [self._known[name] for name in source], list(kind))
 
     def __call__(self, piece: Piece) -> pa.RecordBatch:
         rows = piece.batch.num_rows
@@ -273,9 +289,6 @@ class _Rows:
             self._room = min(MOST_ROWS, max(rows, 2 * self._room))
             self._constants.clear()
         return pa.RecordBatch.from_arrays([column(piece) for column in self._columns], schema=self._schema)
-
-    def _struct(self, piece: Piece) -> pa.Array:
-        return pa.StructArray.from_arrays([column(piece) for column in self._metadata], fields=self._fields)
 
     def _text(self, piece: Piece) -> pa.Array:
         values = piece.batch.column("value")
@@ -329,8 +342,8 @@ class _Rows:
         return held[1].slice(0, piece.batch.num_rows)
 
 
-def _stored(at: int, piece: Piece) -> pa.Array:
-    return piece.batch.column(at)
+def _struct(columns: Sequence[Callable[[Piece], pa.Array]], fields: list[pa.Field], piece: Piece) -> pa.Array:
+    return pa.StructArray.from_arrays([column(piece) for column in columns], fields=fields)
 
 
 def _texts(text: bytes, rows: int) -> pa.Array:

@@ -22,8 +22,8 @@ from partq_spark.group.binding import HeartbeatThread, Liveness
 from partq_spark.group.ownership import import_client
 from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.consumer import ConsumerLoop
-from partq_spark.query.joining import beat_interval_s
 from partq_spark.query.notify import Mailbox, Message, is_taken
+from partq_spark.query.participant import beat_interval_s
 from partq_spark.query.settings import SourceOptions
 
 BUSY_LOOK_S: Final = 0.5

@@ -12,20 +12,25 @@ import json
 import logging
 import math
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, in_a_row, side_by_side
 from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Claim, Position, Standing, View
-from partq_spark.group.membership import Membership
-from partq_spark.log import groups
+from partq_spark.group.documents.urls import STORE
+from partq_spark.group.membership import GroupInQueue, Membership
+from partq_spark.group.ownership import open_ownership
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.solo import SoloSession
+from partq_spark.log import admin, groups
+from partq_spark.log.connect import shared_store
 from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
-from partq_spark.query.joining import create_group, join_group, starting_place
-from partq_spark.query.offsets import BatchEnd, BatchSpan
-from partq_spark.query.settings import GroupOptions, SourceOptions
+from partq_spark.query.offsets import BatchEnd, BatchSpan, rewind_command
+from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 from partq_spark.query.waiting import StoreRetry
 
 BIND_WAIT_S: Final = 5.0
@@ -35,6 +40,42 @@ MOST_PLACES: Final = 50
 """Partitions that an error names with where the query was."""
 
 _log = logging.getLogger("partq.flow")
+
+
+BEAT_S = 1.0
+STORE_RETRY_S = 2.0
+"""How long the stores themselves try again: not for long, because their callers go on trying."""
+
+CHECKPOINT_INTERVAL_S = 1.0
+PAID_CHECKPOINT_INTERVAL_S = 10.0
+"""The defaults: a write costs next to nothing on a disk, and a request elsewhere."""
+
+VERIFY_S = 30.0
+"""Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
+each delivery anyway.
+"""
+
+MOST_AT_ONCE = 16
+"""Checkpoints that are written side by side where each write takes a request."""
+
+
+def starting_place(options: SourceOptions) -> Boundary:
+    """Where a query begins that has read nothing yet."""
+    return options.start or Boundary(edge="latest")
+
+
+def beat_interval_s(group: GroupOptions | None, store_url: str) -> float:
+    """Seconds between two heartbeats. With Redis and on a disk they cost next to nothing; as objects each is a write,
+    and four in a session timeout are enough.
+    """
+    if group is None or group.ownership != STORE or not is_paid(store_url):
+        return BEAT_S
+    return max(BEAT_S, group.session_timeout_s / 4)
+
+
+def is_paid(store_url: str) -> bool:
+    """Whether each request to the store costs money."""
+    return store_url.startswith("azure:")
 
 
 class Participant:
@@ -69,13 +110,42 @@ class Participant:
             start = planning.resolve(head, starting_place(self._options), "startingOffsets", self._queue.offsets_at)
             spans = {partition: BatchSpan(EPOCH, offset, offset, 0) for partition, offset in start.items()}
             return BatchEnd(queue_id=head.queue_id, spans=spans)
-        create_group(self._queue, self._options, self._group)
+        self._create_group(self._group)
         if self.flow is None:
             self.flow = f"flow-{self._effects.token()}"
         head = self._queue.head
         since = head.groups[self._group.name].since_sequence
         nothing = BatchEnd(queue_id=head.queue_id, group=self._group.name, since=since, flow=self.flow, spans={})
         return offsets.in_ack_mode(nothing, manual_acks=self._group.manual_acks)
+
+    def _create_group(self, group: GroupOptions) -> None:
+        """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere.
+        Raises `Invalid` if it is shared in another way.
+        """
+        queue, options = self._queue, self._options
+        head = queue.refresh()
+        place = starting_place(options)
+        groups.require_ownership(head, group.name, group.ownership, store=queue.store.url)
+        found = head.groups.get(group.name)
+        if found is None:
+            start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+            begin = [start[partition] for partition in sorted(start)]
+            # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
+            found = admin.create_group(
+                queue, group.name, begin, exact=place.offsets is not None, ownership=group.ownership
+            )
+            head = queue.head  # messages may have gone meanwhile
+        if options.start is None or place.edge == "latest":  # that is where the group began, at its time
+            return
+        wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+        if any(max(at(found.start, p), at(head.earliest, p)) != offset for p, offset in wanted.items()):
+            _log.warning(
+                "group %s of %s exists and begins elsewhere than startingOffsets or startingTimestamp say, which is of "
+                "no effect: to go back in an existing group use `%s`",
+                group.name,
+                queue,
+                rewind_command(options.target, group.name, place),
+            )
 
     def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
         """What an offset of this query's Spark checkpoint means; adopts the flow's name. None: there is none yet.
@@ -131,8 +201,32 @@ class Participant:
         found = self.fresh_head(known, complete=complete).groups[group.name]
         if found.ownership is None:
             groups.join(self._queue, group.name, found.since_sequence, group.ownership)
-        member, self._checkpoints = join_group(self._queue, self._options, group, self.flow or "", self._effects)
-        return member
+        return self._flow_of(group, self.flow or "")
+
+    def _flow_of(self, group: GroupOptions, flow: str) -> Membership:
+        """A membership of `flow` in the group as the queue's head shows it, not bound yet. Raises `Invalid`."""
+        queue, effects = self._queue, self._effects
+        target, paid = self._options.target, is_paid(queue.store.url)
+        found = GroupInQueue(queue, group.name)
+        self._checkpoints = checkpoints = found.checkpoints(
+            shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s)), effects
+        )
+        interval_s = group.checkpoint_interval_s
+        if interval_s is None:
+            interval_s = PAID_CHECKPOINT_INTERVAL_S if paid else CHECKPOINT_INTERVAL_S
+        settings = SessionSettings(
+            session_timeout_s=group.session_timeout_s,
+            beat_interval_s=beat_interval_s(group, queue.store.url),
+            checkpoint_interval_s=interval_s,
+            verify_interval_s=max(interval_s, VERIFY_S if paid else BEAT_S),
+            keep_offsets=group.keep_offsets,
+            max_unacknowledged=self._options.max_delivered_unacked,
+        )
+        run = side_by_side(ThreadPoolExecutor(MOST_AT_ONCE, "partq checkpoints")) if paid else in_a_row
+        if group.ownership == "none":
+            return SoloSession(found, checkpoints, flow, settings, effects, run)
+        ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=found.key)
+        return Session(ownership, found, checkpoints, flow, settings, effects, run)
 
     def _require_same_life(self, head: Head, known: BatchEnd, group: GroupOptions, *, complete: bool) -> None:
         """A guard: the group is the one in which this query began."""

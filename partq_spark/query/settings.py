@@ -108,9 +108,9 @@ IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
-class WantedColumn(NamedTuple):
-    """A column that a reader gives: what it is called there, which of the source's it is, and Spark's word for the type
-    that it has.
+class SourceColumn(NamedTuple):
+    """A column of messages that a reader gives: what it is called there, which of the source's it is, and Spark's word
+    for the type that it has.
     """
 
     name: str
@@ -118,35 +118,22 @@ class WantedColumn(NamedTuple):
     type: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WantedColumns:
-    """The columns that a reader gives, in its order."""
-
-    columns: tuple[WantedColumn, ...]
-    payload: None = None  # of a typed queue; these are no such columns
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        """What of a segment they need; the rest of it is not decoded."""
-        return tuple(column.source for column in self.columns if column.source in STORED)
-
-    @property
-    def ddl(self) -> str:
-        """As a DDL string."""
-        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+def ddl(columns: Sequence[SourceColumn]) -> str:
+    """They as a DDL string."""
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
-def default_columns(include_headers: bool) -> WantedColumns:
+def default_source_columns(include_headers: bool) -> list[SourceColumn]:
     """The source's columns for readers that name none."""
-    return named_columns([name for name in SOURCE_TYPES if include_headers or name != "headers"])
+    return named_source_columns([name for name in SOURCE_TYPES if include_headers or name != "headers"])
 
 
-def wanted_columns(given: Sequence[tuple[str, str]]) -> WantedColumns:
+def wanted_source_columns(given: Sequence[tuple[str, str]]) -> list[SourceColumn]:
     """The columns that a reader's `.schema()` names, each with its type in Spark's words and with ` not null` behind
     any type that excludes null. Raises `Invalid` for the first that the source does not have so (spark-traps.md 16).
     """
     allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in SOURCE_TYPES.items())
-    wanted: list[WantedColumn] = []
+    wanted: list[SourceColumn] = []
     for name, kind in given:
         source = _source_name(name)
         if source is None:
@@ -168,19 +155,19 @@ def wanted_columns(given: Sequence[tuple[str, str]]) -> WantedColumns:
                 f"column {name!r} has type {kind} in .schema(), a partq source has it as {types}: name it so, and cast "
                 "it after .load()"
             )
-        wanted.append(WantedColumn(name=name, source=source, type=kind))
+        wanted.append(SourceColumn(name=name, source=source, type=kind))
     if not wanted:
         raise Invalid(f".schema() names no column: name some of {allowed}, or leave it out")
-    return WantedColumns(columns=tuple(wanted))
+    return wanted
 
 
-def named_columns(names: Sequence[str]) -> WantedColumns:
-    """The columns of these names, as `wanted_columns`. Raises `Invalid`."""
+def named_source_columns(names: Sequence[str]) -> list[SourceColumn]:
+    """The columns of these names, as `wanted_source_columns`. Raises `Invalid`."""
     sources = [_source_name(name) for name in names]
     known = [source for source in sources if source is not None]
     if not sources or len(set(known)) < len(sources):
         raise Invalid(f"columns={list(names)!r} is not allowed: give some of {', '.join(SOURCE_TYPES)}, once each")
-    return wanted_columns([(name, SOURCE_TYPES[source][0]) for name, source in zip(names, known, strict=True)])
+    return wanted_source_columns([(name, SOURCE_TYPES[source][0]) for name, source in zip(names, known, strict=True)])
 
 
 def _source_name(name: str) -> str | None:

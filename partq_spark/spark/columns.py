@@ -1,21 +1,35 @@
-"""What Spark says of columns, in partq's words, and back: a StructType as names and types, or as columns of Arrow."""
+"""What Spark says of columns, in partq's words, and back: a StructType as names and types, or as columns of Arrow;
+which columns a reader gives, and what the rows are that Spark gives to a sink.
+
+A sink gets messages of key and value, or rows for typed queues. The destinations say which, before any task runs, and
+what does not fit is refused then; tasks bring each batch to what staging takes (`SinkColumns`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.query.settings import WantedColumns, wanted_columns
+from partq_spark.query.settings import HEADERS_TYPE, check_sink_columns, wanted_source_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from partq_spark.log.destinations import FanPlan
     from partq_spark.log.model import Head
     from partq_spark.log.schema.columns import Columns
-    from partq_spark.query.columns import TypedColumns
+    from partq_spark.log.staged import Stage
+    from partq_spark.query.columns import WantedColumns
+
+TOPIC: Final = "topic"
+TYPED_TOPIC: Final = "_topic"
+TYPED_HEADERS: Final = "_headers"
+TYPED_IGNORED: Final = "_metadata"  # the source's, so that a plain copy works
 
 _KEPT: Final = (
     types.BooleanType,
@@ -88,19 +102,19 @@ def default_schema(columns: Columns, include_headers: bool) -> StructType:
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from partq_spark.query.columns import default_typed_columns
+    from partq_spark.query.columns import default_columns
 
-    return from_arrow_schema(default_typed_columns(columns, include_headers).schema)
+    return from_arrow_schema(default_columns(columns, include_headers).schema)
 
 
-def wanted_by(head: Head, schema: StructType) -> WantedColumns | TypedColumns:
+def wanted_by(head: Head, schema: StructType) -> WantedColumns:
     """What a reader gives, of the queue with this head, whose `.load()` or `.schema()` said `schema`. Raises `Invalid`
     for the first column that the queue does not have so.
     """
-    if head.columns is None:
-        return wanted_columns(column_types(schema, nulls=True))
-    from partq_spark.query.columns import wanted_typed_columns
+    from partq_spark.query.columns import message_columns, wanted_typed_columns
 
+    if head.columns is None:
+        return message_columns(wanted_source_columns(column_types(schema, nulls=True)))
     try:
         for field in schema.fields:
             if not keeps(field.dataType):
@@ -113,3 +127,170 @@ def wanted_by(head: Head, schema: StructType) -> WantedColumns | TypedColumns:
         return wanted_typed_columns(head.columns, arrow_schema_of(schema))
     except Invalid as error:
         raise Invalid(f"queue {head.queue!r} is typed: {error}") from None
+
+
+# --- what a sink gets -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SinkColumns:
+    """What of Spark's columns a task stages, by their places: those that are `given` of rows for typed queues; or
+    (None) the key, which may be missing, and the value of messages. And where headers and topics stand, if anywhere.
+    """
+
+    given: pa.Schema | None
+    places: tuple[int | None, ...]
+    headers_at: int | None
+    topic_at: int | None
+
+    @property
+    def headers(self) -> bool:
+        """Whether there is such a column."""
+        return self.headers_at is not None
+
+    def taken(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """The columns as staging takes them, the headers behind them; nothing is copied where types agree. `first_row`
+        is the number of the batch's first row in its task.
+
+        Raises `Invalid` for a binary key that is not UTF-8, and for a value that is null; all else is seen where rows
+        are staged.
+        """
+        import pyarrow as pa
+
+        from partq_spark.log.segment_columns import HEADERS, segment_schema
+
+        headers = [] if self.headers_at is None else [batch.column(self.headers_at).cast(HEADERS)]
+        if self.given is not None:
+            columns = [batch.column(place) for place in self.places]
+            names = [*self.given.names, *([TYPED_HEADERS] if headers else [])]
+            return pa.RecordBatch.from_arrays([*columns, *headers], names=names)
+        columns = self._key_and_value(batch, first_row)
+        return pa.RecordBatch.from_arrays([*columns, *headers], schema=segment_schema(self.headers))
+
+    def topics(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """The column of topics; None if there is none."""
+        return None if self.topic_at is None else batch.column(self.topic_at)
+
+    def _key_and_value(self, batch: pa.RecordBatch, first_row: int) -> list[pa.Array]:
+        import pyarrow as pa
+
+        from partq_spark.log.segment import check_values
+
+        key_at, value_at = self.places
+        value = batch.column(value_at).cast(pa.binary())
+        key = pa.nulls(batch.num_rows, pa.string()) if key_at is None else batch.column(key_at)
+        try:
+            key = key.cast(pa.string())
+        except pa.ArrowInvalid:
+            row = next(index for index, raw in enumerate(key.to_pylist()) if not _is_utf8(raw))
+            raise Invalid(
+                f"the key of row {first_row + row} is not valid UTF-8 ({key[row].as_py()[:40]!r}): encode it, for "
+                "example with hex()"
+            ) from None
+        check_values(value, first_row)
+        return [key, value]
+
+
+def _is_utf8(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def sink_columns(plan: FanPlan, schema: StructType) -> SinkColumns:
+    """What rows with the columns `schema` are to the destinations of `plan`. Raises `Invalid` for the first column that
+    none of them can take.
+    """
+    if _are_rows(plan, schema):
+        columns = _row_columns(plan, schema)
+    else:
+        try:
+            check_sink_columns(column_types(schema))
+        except Invalid as error:
+            if plan.by_topic and _typed_stage(plan) is not None:
+                raise Invalid(f"{error}; the topics of rows for typed queues are in a column {TYPED_TOPIC}") from None
+            raise
+        columns = message_columns(schema.fieldNames())
+    plan.check(columns.given)
+    return columns
+
+
+def message_columns(names: Sequence[str]) -> SinkColumns:
+    """Of messages whose columns have these names, in Spark's order."""
+    at = {name: place for place, name in enumerate(names)}
+    places = (at.get("key"), at["value"])
+    return SinkColumns(given=None, places=places, headers_at=at.get("headers"), topic_at=at.get(TOPIC))
+
+
+def _are_rows(plan: FanPlan, schema: StructType) -> bool:
+    """A guard: for typed queues. Rows that nobody attracts are whatever they can be."""
+    names = schema.fieldNames()
+    if plan.by_topic:
+        return TYPED_TOPIC in names and (_typed_stage(plan) is not None or not plan.destinations)
+    if plan.destinations:
+        return plan.destinations[0].stage.columns is not None
+    try:
+        check_sink_columns(column_types(schema))
+    except Invalid:
+        return True
+    return False
+
+
+def _typed_stage(plan: FanPlan) -> Stage | None:
+    """That of the first destination that has columns."""
+    return next((each.stage for each in plan.destinations if each.stage.columns is not None), None)
+
+
+def _row_columns(plan: FanPlan, schema: StructType) -> SinkColumns:
+    from partq_spark.log.schema.columns import shown_names
+
+    own: dict[str, int] = {}
+    payload: list[StructField] = []
+    places: list[int] = []
+    for index, field in enumerate(schema.fields):
+        if field.name in (TYPED_TOPIC, TYPED_HEADERS):
+            _check_own(field, own)
+            own[field.name] = index
+        elif field.name != TYPED_IGNORED:
+            if not keeps(field.dataType, or_void=True):
+                _refuse_type(plan, field)
+                continue
+            payload.append(field)
+            places.append(index)
+    stage = _typed_stage(plan)
+    if not payload and stage is not None and stage.columns is not None:
+        raise Invalid(
+            f"the rows have no column for queue {stage.queue!r}: give some of {shown_names(stage.columns.names)}"
+        )
+    return SinkColumns(
+        given=arrow_schema_of(StructType(payload)),
+        places=tuple(places),
+        headers_at=own.get(TYPED_HEADERS),
+        topic_at=own.get(TYPED_TOPIC),
+    )
+
+
+def _check_own(field: StructField, known: dict[str, int]) -> None:
+    wanted = "string" if field.name == TYPED_TOPIC else HEADERS_TYPE
+    if field.name in known:
+        raise Invalid(f"column {field.name!r} is there twice: select it once")
+    if field.dataType.simpleString() != wanted:
+        raise Invalid(
+            f"column {field.name!r} has type {field.dataType.simpleString()}, a partq sink takes {wanted}: cast it"
+        )
+
+
+def _refuse_type(plan: FanPlan, field: StructField) -> None:
+    """A column of a type that no queue keeps; where nobody attracts the rows, nobody cares."""
+    stage = _typed_stage(plan)
+    if stage is None or stage.columns is None:
+        return
+    from partq_spark.log.schema.columns import shown_names
+
+    kind, known = field.dataType.simpleString(), stage.columns.column(field.name)
+    about = f"queue {stage.queue!r} cannot take these rows: column {field.name!r}"
+    if known is None:
+        raise Invalid(f"{about} ({kind}) is none of the queue's ({shown_names(stage.columns.names)}): leave it out")
+    raise Invalid(f"{about} has type {kind}, the queue's is {known.type}: cast or convert it")

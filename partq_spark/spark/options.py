@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ from partq_spark.log.names import checked_name
 from partq_spark.log.topics import checked_topic
 from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
-from partq_spark.spark.option_values import MOST, USE_A_VIEW, WHOLE, GivenOptions
 
 COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
 GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", "sessionTimeout", "maxPollInterval")
@@ -120,12 +120,8 @@ def _group(given: GivenOptions) -> GroupOptions | None:
     ownership = _ownership(given)
     if ownership == "none":
         given.refuse(SHARED_ONLY, "is for flows that share a group, and with ownership=none one query has all of it")
-    ack_mode = (given.text("ackMode") or "auto").lower()
-    if ack_mode not in ("auto", "manual"):
-        raise Invalid(f"option ackMode={ack_mode!r} is not allowed: give auto or manual")
-    checkpoints = (given.text("checkpoints") or "store").lower()
-    if checkpoints not in ("store", "none"):
-        raise Invalid(f"option checkpoints={checkpoints!r} is not allowed: give store or none")
+    ack_mode = given.choice("ackMode", ("auto", "manual"), "auto")
+    checkpoints = given.choice("checkpoints", ("store", "none"), "store")
     if checkpoints == "none":
         given.refuse(("checkpointInterval",), "is for checkpoints=store, this query keeps none")
     flow = given.text("flow")
@@ -190,9 +186,7 @@ def stream_sink_options(options: Mapping[str, str], *, topic_column: bool = Fals
 
 
 def _sink(given: GivenOptions, transaction: tuple[str, int] | None, topic_column: bool) -> SinkOptions:
-    compression = (given.text("compression") or "lz4").lower()
-    if compression not in ("none", "lz4", "zstd"):
-        raise Invalid(f"option compression={compression!r} is not allowed: give none, lz4 or zstd")
+    compression = given.choice("compression", ("none", "lz4", "zstd"), "lz4")
     topic, queue = given.text("topic"), _queue(given)
     if topic is not None:
         try:
@@ -292,3 +286,103 @@ def _offsets(name: str, text: str) -> dict[int, int]:
 
 class _Pairs(list[tuple[str, object]]):
     """A JSON object as it was written, with its repeated keys."""
+
+
+# --- options as the user wrote them ----------------------------------------------------------------------------------
+
+MOST = (1 << 63) - 1  # what Spark and the log can count
+WHOLE = re.compile(r"[0-9]{1,19}")
+
+_DURATION = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)b?", re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+# What may be a credential: of an option that does not exist nobody knows what it would hold.
+_SECRET_NAME = re.compile(r"key|secret|passw|token|credential|connection|account|sas|sig|auth", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"@|[?&;]|key=|secret|passw|token|signature", re.IGNORECASE)
+
+
+USE_A_VIEW = (
+    "Spark passes the options of a table of its catalog neither to readers nor to writers; use CREATE TEMPORARY VIEW "
+    "name USING partq OPTIONS (queue '...', store '...') to read, .write or .writeStream to publish"
+)
+
+
+class GivenOptions:
+    """The options as the user wrote them, found by lower-cased name."""
+
+    def __init__(self, options: Mapping[str, str], allowed: tuple[str, ...], role: str) -> None:
+        spelled = {name.lower(): name for name in allowed}
+        if any(name.lower() == "provider" for name in options):  # the catalog's, at CREATE TABLE
+            raise Invalid(f"CREATE TABLE ... USING partq makes no table that works: {USE_A_VIEW}")
+        self.names: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in spelled:
+                raise Invalid(
+                    f"option {name!r} (value {_shown(name, value)}) is unknown to the partq {role}: allowed are "
+                    f"{', '.join(allowed)}"
+                )
+            # An empty value is mostly a variable that is not set; a default in its place might be another store.
+            if not str(value).strip():
+                raise Invalid(f"option {spelled[name.lower()]!r} is empty: give a value, or leave it out")
+            self.names[spelled[name.lower()]] = str(value).strip()
+
+    def text(self, name: str) -> str | None:
+        return self.names.get(name)
+
+    def refuse(self, names: tuple[str, ...], why: str, do: str = "leave it out") -> None:
+        for name in names:
+            if name in self.names:
+                shown = _shown(name, self.names[name])
+                raise Invalid(f"option {name!r} (value {shown}) {why}: {do}")
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self.text(name) or default
+        if value.lower() not in allowed:
+            others, last = ", ".join(allowed[:-1]), allowed[-1]
+            raise Invalid(f"option {name}={value!r} is not allowed: give {others} or {last}")
+        return value.lower()
+
+    def bool(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def count(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not WHOLE.fullmatch(value) or not 1 <= int(value) <= MOST:
+            raise Invalid(f"option {name}={value!r} is not allowed: give a whole number from 1 to {MOST}")
+        return int(value)
+
+    def size(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        match = _SIZE.fullmatch(value)
+        size = int(match[1]) * _UNIT_BYTES[match[2].lower()] if match else 0
+        if not 1 <= size <= MOST:
+            raise Invalid(
+                f"option {name}={value!r} is not allowed: give bytes from 1 to {MOST}, such as 1048576 or 64m"
+            )
+        return size
+
+    def duration_s(self, name: str, *, least_s: float, most_s: float) -> float | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        match = _DURATION.fullmatch(value)
+        seconds = float(match[1]) * _UNIT_S[match[2]] if match else -1.0
+        if not least_s <= seconds <= most_s:
+            raise Invalid(
+                f"option {name}={value!r} is not allowed: give a time with its unit (ms, s, m, h), "
+                f"from {least_s:g}s to {most_s:g}s, such as 500ms or 2m"
+            )
+        return seconds
+
+
+def _shown(name: str, value: str) -> str:
+    """The value for a message, unless it may be a secret."""
+    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)):
+        return "not shown, it may hold a secret"
+    return repr(value)

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -31,42 +32,32 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
-from partq_spark.query.settings import Boundary, SourceOptions, WantedColumns
+from partq_spark.query.settings import Boundary, SourceOptions
 from partq_spark.spark.columns import wanted_by
+from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import stream_source_options
-from partq_spark.spark.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from partq_spark.query.columns import TypedColumns
+    from partq_spark.query.columns import WantedColumns
     from partq_spark.query.consumer import ConsumerLoop
     from partq_spark.query.consumer_process import ConsumerProcess
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, repr=False)
 class LogPartition(InputPartition):
     """What one task reads: spans of some partitions, and the part of the log that leads to them. Holds no secret."""
 
-    def __init__(
-        self,
-        *,
-        target: QueueAddress,
-        queue_id: str,
-        log: tree.LogView,
-        redelivered_below: Mapping[int, int],
-        wanted: WantedColumns | TypedColumns,
-        fail_on_data_loss: bool,
-    ) -> None:
-        super().__init__(tuple(log.wanted))
-        self.target = target
-        self.queue_id = queue_id
-        self.log = log
-        self.redelivered_below = redelivered_below
-        self.wanted = wanted
-        self.fail_on_data_loss = fail_on_data_loss
+    target: QueueAddress
+    queue_id: str
+    log: tree.LogView
+    redelivered_below: Mapping[int, int]
+    wanted: WantedColumns
+    fail_on_data_loss: bool
 
     def __repr__(self) -> str:
         return f"LogPartition({self.target.queue!r}, {dict(self.log.wanted)!r})"
@@ -77,7 +68,7 @@ def plan_tasks(
     head: Head,
     spans: Mapping[int, BatchSpan],
     options: SourceOptions,
-    wanted: WantedColumns | TypedColumns,
+    wanted: WantedColumns,
 ) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
@@ -150,7 +141,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options: SourceOptions | None = None
         self._process: ConsumerProcess | None = None
-        self._wanted: tuple[str, WantedColumns | TypedColumns] | None = None  # of the queue with this id
+        self._wanted: tuple[str, WantedColumns] | None = None  # of the queue with this id
 
     # --- what is made on first use, in the process that uses it
 
@@ -180,7 +171,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._wanted_of(consumer.queue.refresh())
             yield consumer
 
-    def _wanted_of(self, head: Head) -> WantedColumns | TypedColumns:
+    def _wanted_of(self, head: Head) -> WantedColumns:
         """What is wanted of the queue, decided once; a queue that was made again may have other columns."""
         if self._wanted is None or self._wanted[0] != head.queue_id:
             self._wanted = head.queue_id, wanted_by(head, self._schema)

@@ -15,10 +15,10 @@ from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import open_queue
-from partq_spark.query.settings import default_columns
+from partq_spark.query.settings import ddl, default_source_columns
 from partq_spark.spark import options
 from partq_spark.spark.columns import default_schema
-from partq_spark.spark.worker_process import prepare_worker
+from partq_spark.spark.local import prepare_worker
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -56,7 +56,7 @@ class PartqDataSource(DataSource):
         columns = open_queue(parsed.target).refresh().columns
         if columns is not None:
             return default_schema(columns, parsed.include_headers)
-        return default_columns(parsed.include_headers).ddl
+        return ddl(default_source_columns(parsed.include_headers))
 
     def reader(self, schema: StructType) -> PartqBatchReader:
         from partq_spark.spark.reader import PartqBatchReader
@@ -145,7 +145,7 @@ def listen(spark: SparkSession) -> PartqListener:
 def _tell_metrics(listener: PartqListener, registry: CollectorRegistry) -> None:
     """From now on what the listener hears is told by the registry; said twice, it is told once."""
     from partq_spark.base.metrics import Collector
-    from partq_spark.spark.query_metrics import QueryMetrics
+    from partq_spark.spark.listener import QueryMetrics
 
     if listener.metrics is None:
         listener.metrics = QueryMetrics()

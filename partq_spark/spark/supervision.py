@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Invalid
-from partq_spark.base.retry import Retry, Uniform
+from partq_spark.base.retry import Retry
 from partq_spark.client.arguments import checked
 from partq_spark.log.publish import Full, NumberUsed
 from partq_spark.log.repetition import BatchRefused
@@ -46,27 +46,6 @@ class StreamingQuery(Protocol):
 
     def exception(self) -> Exception | None:
         """What ended it; None if it did not fail. Raises if its JVM does not answer."""
-
-
-@dataclass(kw_only=True, slots=True)
-class Restarts:
-    """How long to wait before the next start. Pauses grow from failure to failure, and begin anew after a run of a
-    healthy minute.
-    """
-
-    _retry: Retry = field(default_factory=lambda: Retry(first_s=FIRST_PAUSE_S, most_s=MOST_PAUSE_S, least=_LEAST))
-
-    @property
-    def failures(self) -> int:
-        """In a row."""
-        return self._retry.failures
-
-    def failed(self, *, ran_s: float, now_s: float, uniform: Uniform) -> float:
-        """The query failed after it had run for `ran_s` (0: it could not be started); returns the pause in seconds."""
-        if ran_s >= HEALTHY_S:
-            self._retry.succeeded()
-        self._retry.failed(now_s)
-        return self._retry.pause_s(now_s, uniform) or MOST_PAUSE_S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,12 +104,12 @@ def keep_running(
     """`supervise`, with a clock, a sleep and a chance of the caller's. `is_spark_there`: whether anything can be
     started still, by a query that has failed.
     """
-    restarts = Restarts()
+    retry = Retry(first_s=FIRST_PAUSE_S, most_s=MOST_PAUSE_S, least=_LEAST)
     query = _started(start)
     began_s = effects.now_s()
     error = _failure(query)
     while error is not None:
-        _pause(restarts, error, effects.now_s() - began_s, effects)
+        _pause(retry, error, effects.now_s() - began_s, effects)
         try:
             query = _started(start)
         except Exception as failed:  # told by the next pause, or raised where no start would mend it
@@ -142,14 +121,20 @@ def keep_running(
             error = _failure(query)
 
 
-def _pause(restarts: Restarts, error: Exception, ran_s: float, effects: Effects) -> None:
-    """Before the next start. Raises what no start would mend."""
+def _pause(retry: Retry, error: Exception, ran_s: float, effects: Effects) -> None:
+    """Before the next start, after the query had run for `ran_s` (0: it could not be started). Pauses grow from failure
+    to failure, and begin anew after a run of a healthy minute. Raises what no start would mend.
+    """
     refused = refusal(error)
     if refused is not None:
         raise refused
-    pause_s = restarts.failed(ran_s=ran_s, now_s=effects.now_s(), uniform=effects.uniform)
+    if ran_s >= HEALTHY_S:
+        retry.succeeded()
+    now_s = effects.now_s()
+    retry.failed(now_s)
+    pause_s = retry.pause_s(now_s, effects.uniform) or MOST_PAUSE_S
     told = "the query failed (%d in a row), it is started again in %.1f s: %s"
-    _log.warning(told, restarts.failures, pause_s, _reason(error))
+    _log.warning(told, retry.failures, pause_s, _reason(error))
     effects.sleep(pause_s)
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import (
@@ -32,7 +32,6 @@ from partq_spark.base.tracing import (
     tracing,
 )
 from partq_spark.query import offsets
-from partq_spark.spark.query_metrics import reported
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -174,6 +173,16 @@ def _micro_batch(batch: DataFrame) -> MicroBatch | None:
 
 
 # --- what the listener hears ------------------------------------------------------------------------------------------
+
+
+def reported(source: SourceProgress) -> Mapping[str, Any]:
+    """What a source says in a query's progress, if it is partq's; something without a queue if it is another's."""
+    text = source.latestOffset
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class _Read(NamedTuple):

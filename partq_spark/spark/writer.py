@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,9 +23,9 @@ from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.spark.columns import TOPIC, TYPED_TOPIC, sink_columns
+from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import SinkOptions
-from partq_spark.spark.sink_columns import TOPIC, TYPED_TOPIC, sink_columns
-from partq_spark.spark.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,23 +33,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True)
 class StagedTask(WriterCommitMessage):
     """What a task tells the driver: where its messages lie, and on whose behalf they were staged."""
 
-    def __init__(
-        self,
-        *,
-        staged: Sequence[StagedFor],
-        unattracted: Unattracted,
-        task: int,
-        query: str | None,
-        batch: int | None,
-    ) -> None:
-        self.staged = staged
-        self.unattracted = unattracted
-        self.task = task
-        self.query = query  # Spark's query id, also inside foreachBatch; None in a batch job
-        self.batch = batch
+    staged: Sequence[StagedFor]
+    unattracted: Unattracted
+    task: int
+    query: str | None  # Spark's query id, also inside foreachBatch; None in a batch job
+    batch: int | None
 
 
 class _Sink:
@@ -182,9 +175,6 @@ class _Sink:
 class PartqBatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("partq").mode("append")`: one publish, made idempotent by txnAppId and txnVersion."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        _Sink.__init__(self, options, schema)
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.stage(iterator)
 
@@ -197,9 +187,6 @@ class PartqBatchWriter(_Sink, DataSourceArrowWriter):
 
 class PartqStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("partq")`: one publish per micro-batch, exactly once per query."""
-
-    def __init__(self, options: SinkOptions, schema: StructType, *, plans: bool) -> None:
-        _Sink.__init__(self, options, schema, plans=plans)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.stage(iterator)

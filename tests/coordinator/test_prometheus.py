@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import prometheus_client
@@ -13,7 +15,7 @@ import pytest
 
 import partq
 from partq_spark.base.metrics import Collector
-from partq_spark.spark.query_metrics import Progress, QueryInput, QueryMetrics
+from partq_spark.spark.listener import QueryMetrics
 from tests.cast.sidecars import Place
 from tests.house.test_metrics_files import ALERTS, dashboard_queries
 from tests.support.servers import Prometheus, free_port, running
@@ -31,9 +33,11 @@ def driver() -> Iterator[int]:
     """What a driver serves of a query; its port."""
     metrics = QueryMetrics()
     metrics.started("id", "billing")
-    lags = {QueryInput("orders", "billing"): {"0": 3, "1": 2}}
-    phases_s = {"addBatch": 0.2, "latestOffset": 0.1}
-    metrics.progressed("id", "billing", Progress(batch=1, rows=7, phases_s=phases_s, duration_s=0.4, lags=lags))
+    told = {"queue": "orders", "group": "billing", "partitions": {"0": {"lag": 3}, "1": {"lag": 2}}}
+    sources = [SimpleNamespace(latestOffset=json.dumps(told))]
+    took_ms = {"addBatch": 200, "latestOffset": 100, "triggerExecution": 400}
+    progress = SimpleNamespace(id="id", name="billing", batchId=1, numInputRows=7, durationMs=took_ms, sources=sources)
+    metrics.progressed(progress)  # type: ignore[arg-type] # Spark's own has these fields, and more
     registry = prometheus_client.CollectorRegistry()
     registry.register(Collector(metrics.samples))
     port = free_port()

@@ -17,7 +17,7 @@ import yaml
 
 from coordinator.metrics import METRICS as COORDINATOR
 from partq_spark.base.metrics import Metric
-from partq_spark.spark.query_metrics import METRICS as QUERY
+from partq_spark.spark.listener import METRICS as QUERY
 from tests.support.servers import prometheus_program
 
 ROOT: Final = Path(__file__).parents[2]

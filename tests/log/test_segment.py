@@ -22,7 +22,7 @@ from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.log.subscriptions import subscribe
 from partq_spark.log.validation import check_batch, first_not_utf8, is_utf8
 from partq_spark.objects.api import ObjectStore
-from partq_spark.spark.sink_columns import normalised, topics_of
+from partq_spark.spark.columns import message_columns
 from tests.log.queues import World, empty_head
 from tests.support.properties import examples
 from tests.support.texts import BAD, headers_of, texts
@@ -198,7 +198,8 @@ def test_a_message_that_no_queue_takes_is_refused_by_its_row_and_nothing_is_stag
     def stage_all() -> int:
         with Fan(world.store, destinations.plan_topics("default", [queue], queue), seed="s", headers=headers) as fan:
             for batch, first_row in ((rows(10), 0), (rows(3, **changed), 10)):
-                fan.add(normalised(batch, batch.schema.names, headers, first_row), topics_of(batch, batch.schema.names))
+                columns = message_columns(batch.schema.names)
+                fan.add(columns.taken(batch, first_row), columns.topics(batch))
             (staged, *_), _ = fan.finish()
         return staged.segment.rows
 

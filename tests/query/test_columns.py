@@ -30,28 +30,26 @@ from partq_spark.query.columns import (
     METADATA_TYPES,
     MOST_BYTES,
     MOST_ROWS,
-    TypedColumns,
-    batch_schema,
+    WantedColumns,
     batches,
-    default_typed_columns,
-    named_typed_columns,
+    default_columns,
+    message_columns,
+    named_columns,
     wanted_typed_columns,
 )
 from partq_spark.query.settings import (
     HEADERS_TYPE,
     SOURCE_TYPES,
-    WantedColumns,
     check_sink_columns,
-    default_columns,
-    named_columns,
-    wanted_columns,
+    ddl,
+    default_source_columns,
+    named_source_columns,
+    wanted_source_columns,
 )
 from tests.log import typed
 from tests.log.queues import World
 from tests.log.schema import shapes
 from tests.support.properties import examples
-
-Wanted = WantedColumns | TypedColumns
 
 NUMBER = columns_of(parse_ddl("n BIGINT"))
 COLUMNS = columns_of(parse_ddl("id INT NOT NULL, Name STRING, tags ARRAY<STRUCT<a: INT, b: STRING NOT NULL>>"), "id")
@@ -66,16 +64,18 @@ def metadata(*names: str) -> pa.Field:
 
 def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
     plain = "key string, value binary, queue string, partition int, offset bigint, timestamp timestamp"
-    assert default_columns(False).ddl == f"{plain}, redelivered boolean"
-    assert default_columns(True).ddl == f"{plain}, redelivered boolean, headers {HEADERS_TYPE}"
-    assert default_columns(True).stored == ("key", "value", "timestamp", "headers")
-    assert named_columns(["partition", "offset", "queue", "redelivered"]).stored == (), "what is made needs nothing"
-    some = default_typed_columns(COLUMNS, include_headers=False)
+    assert ddl(default_source_columns(False)) == f"{plain}, redelivered boolean"
+    assert ddl(default_source_columns(True)) == f"{plain}, redelivered boolean, headers {HEADERS_TYPE}"
+    assert default_columns(None, True).stored == ("key", "value", "timestamp", "headers")
+    computed = named_columns(None, ["partition", "offset", "queue", "redelivered"])
+    assert computed.stored == (), "what is made needs nothing"
+    some = default_columns(COLUMNS, include_headers=False)
     assert some.schema == schema_of(COLUMNS).append(
         metadata("queue", "partition", "offset", "timestamp", "redelivered")
     )
-    assert (some.payload, some.metadata_at, some.stored) == (schema_of(COLUMNS), 3, ("_timestamp",))
-    whole = default_typed_columns(COLUMNS, include_headers=True)
+    assert (some.payload, some.stored) == (schema_of(COLUMNS), ("_timestamp",))
+    assert some.sources == (0, 1, 2, ("queue", "partition", "offset", "timestamp", "redelivered"))
+    whole = default_columns(COLUMNS, include_headers=True)
     assert (whole.schema.field("_metadata"), whole.stored) == (metadata(*METADATA_TYPES), ("_timestamp", "_headers"))
     assert wanted_typed_columns(COLUMNS, whole.schema) == whole
 
@@ -83,30 +83,37 @@ def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
 def test_a_column_may_be_asked_for_as_any_type_that_it_has_had_and_a_name_alone_means_todays() -> None:
     widened = with_widened(COLUMNS, "id BIGINT")
     for kind in (pa.int32(), pa.int64()):
-        assert wanted_typed_columns(widened, pa.schema([pa.field("id", kind)])).payload.types == [kind]
+        payload = wanted_typed_columns(widened, pa.schema([pa.field("id", kind)])).payload
+        assert payload is not None
+        assert payload.types == [kind]
     with pytest.raises(Invalid, match=r"column 'id' is asked for as SMALLINT, it is BIGINT .before that INT."):
         wanted_typed_columns(widened, pa.schema([pa.field("id", pa.int16())]))
-    assert named_typed_columns(widened, ["id"]).schema == pa.schema([pa.field("id", pa.int64(), False)])
+    assert named_columns(widened, ["id"]).schema == pa.schema([pa.field("id", pa.int64(), False)])
     loose = pa.list_(pa.field("element", pa.struct([("a", pa.int32()), ("b", pa.string())])))
     found = wanted_typed_columns(COLUMNS, pa.schema([("tags", loose)]))
+    assert found.payload is not None
     assert found.payload.types == [loose], "what may not be null is asked for as what may"
     added = with_added(COLUMNS, "coupon STRING")
-    assert default_typed_columns(added, include_headers=False).schema.names[-2:] == ["coupon", "_metadata"]
+    assert default_columns(added, include_headers=False).schema.names[-2:] == ["coupon", "_metadata"]
 
 
 VALUE = ("value", "binary")
 
 
-def of_typed(asked: Sequence[Any]) -> TypedColumns:
+def of_typed(asked: Sequence[Any]) -> WantedColumns:
     return wanted_typed_columns(COLUMNS, pa.schema(asked))
 
 
 REFUSED: list[tuple[Callable[[Any], object], list[Any], str]] = [
-    (wanted_columns, [], ".schema() names no column: name some of key string, value binary or string"),
-    (wanted_columns, [VALUE, ("price", "double")], "from_json(value, ...)"),
-    (wanted_columns, [("value", "int")], "'value' has type int in .schema(), a partq source has it as binary or strin"),
-    (wanted_columns, [VALUE, ("Value", "string")], "'Value' is named twice in .schema() (as 'value' before)"),
-    *((named_columns, names, "is not allowed: give some of key,") for names in ([], ["price"], ["key", "KEY"])),
+    (wanted_source_columns, [], ".schema() names no column: name some of key string, value binary or string"),
+    (wanted_source_columns, [VALUE, ("price", "double")], "from_json(value, ...)"),
+    (
+        wanted_source_columns,
+        [("value", "int")],
+        "'value' has type int in .schema(), a partq source has it as binary or strin",
+    ),
+    (wanted_source_columns, [VALUE, ("Value", "string")], "'Value' is named twice in .schema() (as 'value' before)"),
+    *((named_source_columns, names, "is not allowed: give some of key,") for names in ([], ["price"], ["key", "KEY"])),
     (check_sink_columns, [VALUE, ("headers", "array<struct<key:string,value:string>>")], "'headers' has type"),
     (check_sink_columns, [("Value", "string")], "'Value' (string) is no column of a partq sink"),
     (check_sink_columns, [VALUE, VALUE], "'value' is there 2 times"),
@@ -147,14 +154,14 @@ def bytes_of(number: int) -> bytes:
     return b"%d" % number
 
 
-def made(pieces: Sequence[Piece], wanted: Wanted | None = None, below: dict[int, int] | None = None) -> pa.Table:
+def made(pieces: Sequence[Piece], wanted: WantedColumns | None = None, below: dict[int, int] | None = None) -> pa.Table:
     """One chunk for each batch."""
-    wanted = wanted or default_columns(False)
+    wanted = wanted or default_columns(None, False)
     found = list(batches(pieces, queue="orders", wanted=wanted, redelivered_below=below or {}))
     for batch in found:
         batch.validate(full=True)
         assert batch.num_rows <= MOST_ROWS
-    return pa.Table.from_batches(found, batch_schema(wanted))
+    return pa.Table.from_batches(found, wanted.schema)
 
 
 ROWS = st.sampled_from([0, 1, 5, 5_000, MOST_ROWS + 9])
@@ -184,11 +191,11 @@ def test_every_row_comes_once_and_in_order_with_all_that_the_log_knows_of_it(
         ends[partition] = end
     own: dict[str, list[Any]]
     if is_typed:
-        table = made(pieces, default_typed_columns(NUMBER, include_headers=True), below)
+        table = made(pieces, default_columns(NUMBER, include_headers=True), below)
         assert table.column("n").to_pylist() == [at for _, at in places]
         own = pa.Table.from_struct_array(table.column("_metadata")).to_pydict()
     else:
-        own = made(pieces, default_columns(True), below).to_pydict()
+        own = made(pieces, default_columns(None, True), below).to_pydict()
         assert own["value"] == [bytes_of(at) for _, at in places]
         assert own["key"] == [None if at % 3 == 0 else f"k{at}" for _, at in places]
     assert list(zip(own["partition"], own["offset"], strict=True)) == places
@@ -204,7 +211,7 @@ def test_small_pieces_are_joined_and_large_ones_cut_without_a_copy() -> None:
     large = piece(0, 0, 100_000)
     found = made([large, piece(0, 100_000, 0)])
     assert [len(chunk) for chunk in found.column(0).chunks] == [*[MOST_ROWS] * 3, 100_000 - 3 * MOST_ROWS]
-    text = made([large], wanted_columns([("value", "string")]))
+    text = made([large], message_columns(wanted_source_columns([("value", "string")])))
     assert text.column("value").to_pylist() == [str(at) for at in range(100_000)]
     stored = large.batch.column(1).buffers()[2].address
     for table in (found, text):
@@ -230,7 +237,10 @@ def test_a_value_that_is_asked_for_as_text_and_is_not_utf8_is_named(bad: int) ->
     batch = pa.RecordBatch.from_arrays(
         [pa.nulls(50_000, pa.string()), pa.array(contents)], schema=segment_schema(False)
     )
-    given_piece, text = Piece(3, 100, 0, batch), wanted_columns([("offset", "bigint"), ("value", "string")])
+    given_piece, text = (
+        Piece(3, 100, 0, batch),
+        message_columns(wanted_source_columns([("offset", "bigint"), ("value", "string")])),
+    )
     says = rf"offset {100 + bad} of partition 3 of queue 'orders' is not UTF-8 \(b'\\xc3'\).*ask for value BINARY"
     with pytest.raises(Invalid, match=says):
         made([given_piece], text)
@@ -280,7 +290,7 @@ def filled(plan: Plan, columns: Columns | None, compression: str = "lz4", *, com
     return world.handle()
 
 
-def read(queue: QueueLog, wanted: Wanted, ranges: tree.Wanted, below: dict[int, int] | None = None) -> pa.Table:
+def read(queue: QueueLog, wanted: WantedColumns, ranges: tree.Wanted, below: dict[int, int] | None = None) -> pa.Table:
     head = queue.refresh()
     reader = RangeReader(queue, head.queue_id, tree.view(head, ranges), payload=wanted.payload, only=wanted.stored)
     return made(list(reader.pieces()), wanted, below)
@@ -300,7 +310,7 @@ def test_a_message_keeps_its_time_and_its_headers_in_every_form_of_slice(headers
     ranges = dict(enumerate((0, end) for end in head.next))
     forms = {(entry.headers, entry.times) for entry in tree.walk(tree.view(head, ranges), queue.load_chunk)}
     assert forms == {(headers, False), (headers, True)}, "also those that were compacted"
-    rows = read(queue, default_typed_columns(NUMBER, include_headers=True), ranges).to_pylist()
+    rows = read(queue, default_columns(NUMBER, include_headers=True), ranges).to_pylist()
     assert {(row["_metadata"]["timestamp"].timestamp() - BEGIN_S, row["n"]) for row in rows} == {
         (publish, number) for publish in range(10) for number in range(20)
     }
@@ -318,13 +328,13 @@ def publishes(draw: st.DrawFn) -> tuple[Columns | None, Plan]:
     return columns_of(schema), draw(st.lists(st.tuples(shapes.batches(schema), st.booleans()), min_size=1, max_size=12))
 
 
-def asked(draw: Callable[..., Any], columns: Columns | None) -> Wanted:
+def asked(draw: Callable[..., Any], columns: Columns | None) -> WantedColumns:
     """Some columns in any order, a value as bytes or as text."""
     fields = SOURCE_TYPES if columns is None else METADATA_TYPES
     names = draw(st.permutations(list(fields)))[: draw(st.integers(1, len(fields)))]
     if columns is None:
         kind = draw(st.sampled_from([0, -1]))
-        return wanted_columns([(name, SOURCE_TYPES[name][kind]) for name in names])
+        return message_columns(wanted_source_columns([(name, SOURCE_TYPES[name][kind]) for name in names]))
     own = draw(st.permutations([*schema_of(columns), metadata(*names)]))
     return wanted_typed_columns(columns, pa.schema(own[: draw(st.integers(1, len(own)))]))
 
@@ -351,13 +361,13 @@ def test_any_columns_in_any_order_are_as_in_the_whole(
     queue = filled(plan, columns, compression, compacted=compacted)
     low, high = sorted(cut)
     ranges = {partition: (int(low * end), int(high * end)) for partition, end in enumerate(queue.refresh().next)}
-    everything = default_columns(True) if columns is None else default_typed_columns(columns, include_headers=True)
+    everything = default_columns(columns, include_headers=True)
     whole = read(queue, everything, ranges, below)
     assert whole.num_rows == sum(to - start for start, to in ranges.values())
     for _ in range(3):
         wanted = asked(data.draw, columns)
         found = read(queue, wanted, ranges, below)
-        for field in batch_schema(wanted):
+        for field in wanted.schema:
             expected = whole.column(field.name)
             if columns is None:
                 assert found.column(field.name).equals(expected.cast(field.type)), field

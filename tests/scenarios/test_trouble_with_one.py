@@ -12,7 +12,7 @@ import pytest
 import partq
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.group import session
-from partq_spark.query import joining
+from partq_spark.query import participant
 from tests.scenarios.stage import FOLDER, Query, Stage
 from tests.world.plan import URL, Plan
 from tests.world.world import World
@@ -127,7 +127,7 @@ def test_a_late_answer_beside_one_that_failed_is_waited_for(monkeypatch: pytest.
     """Else it puts an older checkpoint in the place of what is known, and what that covers is delivered without a
     word.
     """
-    monkeypatch.setattr(joining, "is_paid", lambda url: True)  # checkpoints are written side by side
+    monkeypatch.setattr(participant, "is_paid", lambda url: True)  # checkpoints are written side by side
     with Stage(max_handoff_time_s=60.0, rebalance_delay_s=0.0) as stage:
         stage.coordinated()
         a = stage.query("a", checkpointInterval="60s").begun(4, 4).drain()

@@ -21,10 +21,9 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 import partq
 from partq_spark.base.metrics import Collector
 from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
-from partq_spark.spark import query_metrics, tracing
 from partq_spark.spark import source as data_source
-from partq_spark.spark.listener import PartqListener
-from partq_spark.spark.query_metrics import METRICS, QueryMetrics
+from partq_spark.spark import tracing
+from partq_spark.spark.listener import METRICS, MOST_QUERIES, PartqListener, QueryMetrics
 from partq_spark.spark.tracing import MicroBatch, Processed, sampled_columns
 from tests.support.spark import Lab, ended, failure
 from tests.support.traces import Traces, linked, provide, span_id, told, trace_id, traces
@@ -134,12 +133,12 @@ def test_a_query_is_told_as_its_progress_says_each_batch_once_until_its_end(hear
 
 def test_queries_and_partitions_have_bounds(heard: Told) -> None:
     """Queries that have ended are forgotten first; partitions have series of their own, or none of a query has."""
-    for number in range(query_metrics.MOST_QUERIES):
+    for number in range(MOST_QUERIES):
         heard.metrics.started(f"id-{number}", f"job {number}")
     heard.metrics.ended("id-5", failed=False)
     heard.metrics.started("id-new", "new")
     running = {dict(labels)["query"] for name, labels in heard.scraped() if name == "partq_query_running"}
-    assert len(running) == query_metrics.MOST_QUERIES
+    assert len(running) == MOST_QUERIES
     assert "job 5" not in running
     assert {"job 0", "new"} <= running
 

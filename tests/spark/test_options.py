@@ -11,7 +11,7 @@ import pytest
 
 import partq
 from partq_spark.spark import options
-from partq_spark.spark.option_values import MOST
+from partq_spark.spark.options import MOST
 
 Parse = Callable[..., Any]
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import partq
 from partq_spark.spark.listener import PartqListener
-from partq_spark.spark.worker_process import prepare_worker
+from partq_spark.spark.local import prepare_worker
 from tests.world.machine import Host, Machine
 from tests.world.mailboxes import Mailboxes
 from tests.world.scheduler import SECOND_US, Strand
