@@ -1,5 +1,5 @@
 """What a streaming or batch query was asked for, as typed, frozen values: the options of the source, and the columns of
-an untyped queue's reader or writer. No pyspark, no Arrow.
+an untyped queue's reader. No pyspark, no Arrow.
 
 Which options there are, and which of them contradict each other, is decided in `spark.options`.
 """
@@ -95,13 +95,7 @@ SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
 }
 STORED = ("key", "value", "headers", "timestamp")  # in segments; the others are made where messages are read
 
-# What a sink takes; the source's other columns are ignored, so that a plain copy from queue to queue works.
-SINK_TYPES: Mapping[str, tuple[str, ...]] = {
-    "value": ("string", "binary"),
-    "key": ("string", "binary"),
-    "headers": (HEADERS_TYPE,),
-    "topic": ("string",),
-}
+# The columns of a source that a sink ignores, so that a plain copy from queue to queue works.
 IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
 
 
@@ -176,30 +170,3 @@ def _source_name(name: str) -> str | None:
         return name
     alike = [known for known in SOURCE_TYPES if known.lower() == name.lower()]
     return alike[0] if len(alike) == 1 else None
-
-
-# --- the sink ---------------------------------------------------------------------------------------------------------
-
-
-def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
-    """`columns` are name and Spark's simple type string, in order. Raises `Invalid` naming the first column that a sink
-    cannot take.
-    """
-    allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE}), topic (string)"
-    names = [name for name, _ in columns]
-    for name, kind in columns:
-        if names.count(name) > 1:
-            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
-        if name in IGNORED:
-            continue
-        if name not in SINK_TYPES:
-            raise Invalid(
-                f"column {name!r} ({kind}) is no column of a partq sink: it takes {allowed}; put payload columns into "
-                "value, for example with to_json(struct(...))"
-            )
-        if kind not in SINK_TYPES[name]:
-            raise Invalid(
-                f"column {name!r} has type {kind}, a partq sink takes {' or '.join(SINK_TYPES[name])}: cast it"
-            )
-    if "value" not in names:
-        raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): a partq sink takes {allowed}")

@@ -7,7 +7,7 @@ what does not fit is refused then; tasks bring each batch to what staging takes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.query.settings import HEADERS_TYPE, check_sink_columns, wanted_source_columns
+from partq_spark.query.settings import HEADERS_TYPE, IGNORED, wanted_source_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +30,14 @@ TOPIC: Final = "topic"
 TYPED_TOPIC: Final = "_topic"
 TYPED_HEADERS: Final = "_headers"
 TYPED_IGNORED: Final = "_metadata"  # the source's, so that a plain copy works
+
+SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "headers": (HEADERS_TYPE,),
+    "topic": ("string",),
+}
+"""What a sink takes of messages, and as what."""
 
 _KEPT: Final = (
     types.BooleanType,
@@ -215,6 +223,30 @@ def sink_columns(plan: FanPlan, schema: StructType) -> SinkColumns:
         columns = message_columns(schema.fieldNames())
     plan.check(columns.given)
     return columns
+
+
+def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
+    """`columns` are name and Spark's simple type string, in order. Raises `Invalid` naming the first column that a sink
+    cannot take.
+    """
+    allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE}), topic (string)"
+    names = [name for name, _ in columns]
+    for name, kind in columns:
+        if names.count(name) > 1:
+            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
+        if name in IGNORED:
+            continue
+        if name not in SINK_TYPES:
+            raise Invalid(
+                f"column {name!r} ({kind}) is no column of a partq sink: it takes {allowed}; put payload columns into "
+                "value, for example with to_json(struct(...))"
+            )
+        if kind not in SINK_TYPES[name]:
+            raise Invalid(
+                f"column {name!r} has type {kind}, a partq sink takes {' or '.join(SINK_TYPES[name])}: cast it"
+            )
+    if "value" not in names:
+        raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): a partq sink takes {allowed}")
 
 
 def message_columns(names: Sequence[str]) -> SinkColumns:

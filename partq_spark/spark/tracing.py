@@ -32,6 +32,7 @@ from partq_spark.base.tracing import (
     tracing,
 )
 from partq_spark.query import offsets
+from partq_spark.query.settings import HEADERS_TYPE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 MOST_BATCHES: Final = 100
 """Micro-batches that were processed and whose completion was not heard of; a driver has few at a time."""
 
-_HEADERS: Final = "array<struct<key:string,value:binary>>"
 _ONLY_TRACES: Final = f"filter({{}}, h -> lower(h.key) IN ('{TRACEPARENT}', '{TRACESTATE}')) AS headers"
 
 
@@ -153,7 +153,7 @@ def sampled_columns(schema: StructType) -> list[str]:
 
 
 def _are_headers(column: StructField | None) -> bool:
-    return column is not None and column.dataType.simpleString() == _HEADERS
+    return column is not None and column.dataType.simpleString() == HEADERS_TYPE
 
 
 def _column(schema: StructType, name: str) -> StructField | None:

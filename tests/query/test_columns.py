@@ -40,12 +40,12 @@ from partq_spark.query.columns import (
 from partq_spark.query.settings import (
     HEADERS_TYPE,
     SOURCE_TYPES,
-    check_sink_columns,
     ddl,
     default_source_columns,
     named_source_columns,
     wanted_source_columns,
 )
+from partq_spark.spark.columns import check_sink_columns
 from tests.log import typed
 from tests.log.queues import World
 from tests.log.schema import shapes
