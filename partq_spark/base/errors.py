@@ -1,4 +1,4 @@
-"""The five kinds of error that partq raises, and nothing else.
+"""The five kinds of error that partq raises, and two that say more of why.
 
 Every message names the thing, the value that was found and the next step. No message carries a secret. Callers decide
 by the class alone: `Conflict` and `Unavailable` may be tried again, the others may not.
@@ -13,6 +13,10 @@ class PartqError(Exception):
 
 class Invalid(PartqError):
     """What the user asked for cannot be done as asked: correct the option, name, row or command and call again."""
+
+
+class WrongUse(Invalid):
+    """An argument that no queue could take, whatever is stored: the command line ends with exit code 2."""
 
 
 class Conflict(PartqError):

@@ -1,25 +1,35 @@
-"""What several commands take: the store and its namespace, names, numbers and times, checked before anything is done.
+"""What a command is, and what several of them take: the store and its namespace, names, numbers and times, checked
+before anything is done, and the settings of a queue.
 
-A value that no queue could take is wrong use (exit code 2), so checks that raise `Invalid` become click's errors here.
+A command is a function under `@command`. It yields what it has to show, each as an `Answer`, and prints nothing itself.
+An argument that no queue could take is wrong use (exit code 2): click says so of those that are checked here, and
+`WrongUse` of those that the client checks.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict
+from typing import Any, Generic, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from partq_spark import client
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.retry import LONGEST_WAIT_S, RETRY_TIMEOUT_S
 from partq_spark.base.words import printable_lines
+from partq_spark.cli import output
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+# --- what an argument may be ------------------------------------------------------------------------------------------
 
 
 class Checked(click.ParamType[T], Generic[T]):
@@ -67,77 +77,134 @@ NAMESPACE = Checked[str]("name", checked_by("checked_name", "namespace"))
 GROUP = Checked[str]("name", checked_by("checked_name", "group"))
 STORE = Checked[str]("url", checked_by("canonical_url"))
 TIME = Checked[str]("rfc3339", _time)
+TOPIC = Checked[str]("topic", checked_by("checked_topic"))
 OWNERSHIP = Checked[str]("where", checked_by("canonical_ownership"))
+PARTITIONS = Checked[int]("partitions", checked_by("checked_partitions"))
 SECONDS = Checked[float]("seconds", _seconds)
 
-queue_argument = click.argument("name", type=NAME)
+
+# --- arguments of several commands ------------------------------------------------------------------------------------
+
 group_option = click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
-    """Where a command works: a store by its canonical URL, a namespace in it, and patience with it. `ownership` is what
-    was given to the command, None if nothing was.
-    """
-
-    store: str
-    namespace: str
-    ownership: str | None
-    retry_timeout_s: float
-
-    def queue(self, name: str) -> client.Queue:
-        """A queue there."""
-        return client.Queue(name, **self.keywords)
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """As the client's functions take it."""
-        return {"store": self.store, "namespace": self.namespace, "retry_timeout_s": self.retry_timeout_s}
+def yes_option(what: str) -> Callable[[Function], Function]:
+    """`--yes`, without which `require_yes` ends the command."""
+    return click.option("--yes", is_flag=True, help=f"Really {what}.")
 
 
-def where_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--store`, `--namespace`, `--ownership` and `--retry-timeout`, as one `Where` in front of its
-    own arguments.
-    """
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the settings of a queue, as one dictionary `given` of those that were given."""
+    settings, default = client.QueueConfig.settings(), client.QueueConfig()
 
     @functools.wraps(command)
-    def run(*, store: str | None, namespace: str, ownership: str | None, retry_timeout: float, **own: Any) -> None:
-        from partq_spark.client import checks
+    def run(*args: Any, **own: Any) -> Any:
+        source_of = click.get_current_context().get_parameter_source
+        values = {name: own.pop(name) for name in settings}
+        given = {name: value for name, value in values.items() if source_of(name) is ParameterSource.COMMANDLINE}
+        return command(*args, given=given, **own)
 
-        place = checked(lambda: checks.address(store, namespace, retry_timeout))
-        checked(lambda: checks.ownership_url(ownership))  # what the environment says is checked, used or not
-        _show_warnings()
-        where = Where(store=place.store, namespace=place.namespace, ownership=ownership, retry_timeout_s=retry_timeout)
-        command(where, **own)
-
-    for option in (
-        click.option(
-            "--retry-timeout",
-            type=SECONDS,
-            metavar="S",
-            default=RETRY_TIMEOUT_S,
-            help=f"Seconds for which a store that does not answer is tried again.  [default: {RETRY_TIMEOUT_S:g}]",
-        ),
-        click.option(
-            "--ownership",
-            type=OWNERSHIP,
-            metavar="URL",
-            help="Where groups keep who has what: redis://host:port/db, rediss://…, store (beside the queue) or none.  "
-            "[default: $PARTQ_OWNERSHIP, else none]",
-        ),
-        click.option(
-            "--namespace", type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."
-        ),
-        click.option(
-            "--store",
-            type=STORE,
-            metavar="URL",
-            help="file:///absolute/dir or azure://container/prefix.  [default: $PARTQ_STORE, else file://$HOME/.partq]",
-        ),
-    ):
-        run = option(run)
+    for name, setting in reversed(list(settings.items())):
+        kind: click.ParamType[Any] = Checked(setting.unit, setting.parse)
+        if setting.choices:
+            kind = click.Choice(setting.choices, case_sensitive=False)
+        letter, usual = {"seconds": "S", "bytes": "N"}.get(setting.unit), getattr(default, name)
+        run = click.option(
+            f"--{setting.name}",
+            name,
+            type=kind,
+            metavar=f"{letter}|none" if setting.none else letter,
+            help=f"{setting.meaning}  [default: {'none' if usual is None else usual}]",
+        )(run)
     return run
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+class Command(click.Command):
+    """A command whose `WrongUse` is told as click tells its own, with the usage of the command."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WrongUse as error:
+            raise click.UsageError(str(error), ctx) from error
+
+
+def command(
+    name: str, *, of_store: bool = True, prints_json: bool = True
+) -> Callable[[Callable[..., Iterator[output.Answer]]], click.Command]:
+    """Make a command of a generator of answers. Each is printed as it comes, as JSON with `--json`.
+
+    Behind its own options the command gets those of all others. Its function gets the values of its own, and what it
+    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says) and `ownership`.
+    """
+
+    def make(function: Callable[..., Iterator[output.Answer]]) -> click.Command:
+        wanted = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def run(*, as_json: bool = False, **given: Any) -> None:
+            if of_store:
+                given = _placed(given, wanted)
+            for answer in function(**given):
+                output.show(answer, as_json=as_json)
+
+        made = click.command(name, cls=Command)(run)
+        if "queue" in wanted:
+            made.params.insert(0, click.Argument(["name"], type=NAME))
+        made.params += [*[_JSON] * prints_json, *_STORE * of_store]
+        return made
+
+    return make
+
+
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
+_STORE = (
+    click.Option(
+        ["--store"],
+        type=STORE,
+        metavar="URL",
+        help="file:///absolute/dir or azure://container/prefix.  [default: $PARTQ_STORE, else file://$HOME/.partq]",
+    ),
+    click.Option(
+        ["--namespace"], type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."
+    ),
+    click.Option(
+        ["--ownership"],
+        type=OWNERSHIP,
+        metavar="URL",
+        help="Where groups keep who has what: redis://host:port/db, rediss://…, store (beside the queue) or none.  "
+        "[default: $PARTQ_OWNERSHIP, else none]",
+    ),
+    click.Option(
+        ["--retry-timeout"],
+        type=SECONDS,
+        metavar="S",
+        default=RETRY_TIMEOUT_S,
+        help=f"Seconds for which a store that does not answer is tried again.  [default: {RETRY_TIMEOUT_S:g}]",
+    ),
+)
+
+
+def _placed(given: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
+    """The arguments of a command's function: what was given, with the place that it wants in place of the options. What
+    the environment says is checked, wanted or not.
+    """
+    from partq_spark.client import checks
+
+    where = checks.address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
+    checks.ownership_url(given["ownership"])
+    _show_warnings()
+    if "queue" in wanted:
+        given["queue"] = client.Queue(given.pop("name"), **asdict(where))
+    if "where" in wanted:
+        given["where"] = where
+    if "ownership" not in wanted:
+        del given["ownership"]
+    return given
 
 
 class Refused(click.ClickException):
@@ -146,17 +213,10 @@ class Refused(click.ClickException):
     exit_code = 2
 
 
-def wrong_use(message: str) -> NoReturn:
-    """End with exit code 2: what was asked for cannot be, whatever the store says."""
-    raise click.UsageError(message, click.get_current_context(silent=True))
-
-
-def checked(check: Callable[[], T]) -> T:
-    """The result of `check`; if it raises `Invalid`, that is wrong use. For arguments that are checked together."""
-    try:
-        return check()
-    except Invalid as error:
-        wrong_use(str(error))
+def require_yes(yes: bool, would: str) -> None:
+    """End the command, which says what it would do, unless `--yes` was given."""
+    if not yes:
+        raise Refused(f"this would {would}. Add --yes to do so.")
 
 
 class _Printable(logging.Formatter):

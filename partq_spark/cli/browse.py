@@ -12,15 +12,11 @@ import click
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.words import printable
-from partq_spark.cli import output
-from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
-from partq_spark.cli.output import TableColumn
-
-AT_A_TIME = 500  # documents that are printed together
+from partq_spark.cli.arguments import command
+from partq_spark.cli.output import Answer, Table, TableColumn, View, document
 
 
-@click.command("browse")
-@queue_argument
+@command("browse")
 @click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Only this one.  [default: all, by time]")
 @click.option(
     "--from",
@@ -32,9 +28,7 @@ AT_A_TIME = 500  # documents that are printed together
 @click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="At most so many messages."
 )
-@json_option
-@where_options
-def browse(where: Where, name: str, partition: int | None, start: int | None, limit: int, as_json: bool) -> None:
+def browse(queue: client.Queue, partition: int | None, start: int | None, limit: int) -> Iterator[Answer]:
     """Look at messages without taking them, oldest first.
 
     A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
@@ -42,30 +36,19 @@ def browse(where: Where, name: str, partition: int | None, start: int | None, li
     so. Of a typed queue it prints the columns, with numbers and texts as JSON has them, decimals, dates and times as
     text, and bytes in base64.
     """
-    queue = where.queue(name)
     messages = queue.browse(partition=partition, start=start or 0, limit=limit)
-    if as_json:
-        _print_json(messages)
-    else:
-        _print_table(list(messages), queue, partition)
+    yield Answer(map(_document, messages), _table(messages, queue, partition))
 
 
-def _print_json(messages: Iterator[client.Message]) -> None:
-    held: list[output.Json] = []
-    for message in messages:
-        held.append(_row(message) if isinstance(message.value, dict) else _key_and_value(message))
-        if len(held) == AT_A_TIME:
-            output.print_json(*held)
-            held = []
-    if held:
-        output.print_json(*held)
+def _document(message: client.Message) -> dict[str, Any]:
+    return _row(message) if isinstance(message.value, dict) else _key_and_value(message)
 
 
-def _key_and_value(message: client.Message) -> output.Json:
+def _key_and_value(message: client.Message) -> dict[str, Any]:
     return {**_place(message), "key": message.key, **_encoded(message.value), "headers": _headers(message)}
 
 
-def _row(message: client.Message) -> output.Json:
+def _row(message: client.Message) -> dict[str, Any]:
     """The columns, then what is known of the message, as Spark's source has them."""
     from partq_spark.client.json_values import json_of
 
@@ -73,21 +56,21 @@ def _row(message: client.Message) -> output.Json:
     return {**json_of(message.value), **headers, "_metadata": _place(message)}
 
 
-def _place(message: client.Message) -> dict[str, output.Json]:
+def _place(message: client.Message) -> dict[str, Any]:
     return {
         "partition": message.partition,
         "offset": message.offset,
-        "timestamp": output.document(message.timestamp),
+        "timestamp": document(message.timestamp),
     }
 
 
-def _headers(message: client.Message) -> output.Json:
+def _headers(message: client.Message) -> list[dict[str, Any]] | None:
     if message.headers is None:
         return None
     return [{"key": key, **_encoded(value)} for key, value in message.headers]
 
 
-def _encoded(value: bytes | None) -> dict[str, output.Json]:
+def _encoded(value: bytes | None) -> dict[str, Any]:
     if value is None:
         return {"value": None}
     try:
@@ -96,16 +79,13 @@ def _encoded(value: bytes | None) -> dict[str, output.Json]:
         return {"value": base64.b64encode(value).decode(), "value_encoding": "base64"}
 
 
-def _print_table(messages: list[client.Message], queue: client.Queue, partition: int | None) -> None:
+def _table(found: Iterator[client.Message], queue: client.Queue, partition: int | None) -> View:
+    messages = list(found)
     if not messages:
         where = "" if partition is None else f" in partition {partition}"
-        found = queue.describe()
-        held = found.messages if partition is None else found.partitions[partition].messages
-        output.say(
-            f"No messages{where} of {queue} from there on; {held:,} before."
-            if held
-            else f"No messages{where} of {queue}."
-        )
+        described = queue.describe()
+        held = described.messages if partition is None else described.partitions[partition].messages
+        yield f"No messages{where} of {queue}{f' from there on; {held:,} before' if held else ''}."
         return
 
     def headers(message: client.Message) -> str:
@@ -126,7 +106,7 @@ def _print_table(messages: list[client.Message], queue: client.Queue, partition:
         ]
     if any(message.headers for message in messages):
         columns.append(TableColumn("headers", headers, "*"))
-    output.print_values(messages, columns, most=None, may_leave_out=is_typed)
+    yield Table(values=messages, columns=columns, noun="message", most=None, may_leave_out=is_typed)
 
 
 def _column(name: str) -> TableColumn:

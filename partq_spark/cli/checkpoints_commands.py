@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
-from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.errors import Invalid, PartqError, WrongUse
 from partq_spark.base.timestamps import parse_rfc3339, unix_us
-from partq_spark.cli import output
-from partq_spark.cli.arguments import (
-    TIME,
-    Checked,
-    Refused,
-    Where,
-    group_option,
-    json_option,
-    queue_argument,
-    where_options,
-    wrong_use,
-)
-from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.cli.output import TableColumn
+from partq_spark.cli.arguments import TIME, Checked, command, group_option, require_yes, yes_option
+from partq_spark.cli.output import Answer, Table, TableColumn, View
 from partq_spark.client import words as sayings
 
 
@@ -33,21 +22,6 @@ def _place(text: str) -> int | str:
     return checked_place(text)
 
 
-class Checkpoints(LazyGroup):
-    """`partq checkpoints NAME` shows; a first word that is a command is that command. A queue that has such a name is
-    shown by `partq checkpoints show NAME`.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.lazy and args[0] not in ctx.help_option_names:
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
-COMMANDS = {
-    "show": Lazy("partq_spark.cli.checkpoints_commands:show", "Show the checkpoint of every partition."),
-    "rewind": Lazy("partq_spark.cli.checkpoints_commands:rewind", "Take a group back: messages are delivered again."),
-}
 REWINDS = (
     TableColumn("partition", lambda each: each.partition, ">"),
     TableColumn("from", lambda each: each.from_, ">"),
@@ -57,44 +31,32 @@ REWINDS = (
 )
 
 
-@click.group("checkpoints", cls=Checkpoints, lazy=COMMANDS)
-def checkpoints() -> None:
-    """Show how far a consumer group is, and take it back.
-
-    \b
-    partq checkpoints NAME --group G
-    partq checkpoints rewind NAME --group G --to earliest --yes
-    """
-
-
-@click.command("show")
-@queue_argument
+@command("show")
 @group_option
-@json_option
-@where_options
-def show(where: Where, name: str, group: str, as_json: bool) -> None:
+def show(queue: client.Queue, group: str) -> Iterator[Answer]:
     """Show the checkpoint of every partition.
 
     `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below `redelivered
     below` may have been delivered before. `flow` has the partition, or had it last.
     """
-    found = where.queue(name).checkpoints(group)
-    if as_json:
-        output.print_json(output.document(found))
-    else:
-        # Where not everything can be shown, what is damaged and what is furthest behind.
-        output.print_values(
-            found.partitions,
-            _columns(),
-            noun="partition",
-            first=lambda each: (not isinstance(each, client.DamagedCheckpoint), -getattr(each, "lag", 0)),
-        )
-        output.say()
-        lag = words.plural(found.lag, "message")
-        output.say(f"Total: {words.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged.")
+    found = queue.checkpoints(group)
+    yield Answer(found, _shown(found))
     for each in found.partitions:
         if isinstance(each, client.DamagedCheckpoint):
             raise PartqError(each.error)
+
+
+def _shown(found: client.GroupCheckpoints) -> View:
+    # Where not everything can be shown, what is damaged and what is furthest behind.
+    yield Table(
+        values=found.partitions,
+        columns=_columns(),
+        noun="partition",
+        first=lambda each: (not isinstance(each, client.DamagedCheckpoint), -getattr(each, "lag", 0)),
+    )
+    yield ""
+    lag = words.plural(found.lag, "message")
+    yield f"Total: {words.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged."
 
 
 def _columns() -> tuple[TableColumn, ...]:
@@ -137,8 +99,7 @@ def _age(updated: str, now_us: int) -> str:
         return updated
 
 
-@click.command("rewind")
-@queue_argument
+@command("rewind")
 @group_option
 @click.option(
     "--partition",
@@ -162,12 +123,10 @@ def _age(updated: str, now_us: int) -> str:
 )
 @click.option("--by", type=click.IntRange(min=1), metavar="N", help="By so many messages of each partition.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--yes", is_flag=True, help="Really do it.")
-@json_option
-@where_options
+@yes_option("do it")
 def rewind(
-    where: Where,
-    name: str,
+    queue: client.Queue,
+    ownership: str | None,
     group: str,
     partitions: tuple[int, ...],
     to: int | str | None,
@@ -175,8 +134,7 @@ def rewind(
     by: int | None,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
-) -> None:
+) -> Iterator[Answer]:
     """Take a group back: messages are delivered again.
 
     They are marked as redelivered. Without --yes it only says what would come again; all is checked before anything is
@@ -185,8 +143,7 @@ def rewind(
     partitions that are left).
     """
     if sum(each is not None for each in (to, to_timestamp, by)) != 1:
-        wrong_use("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
-    queue = where.queue(name)
+        raise WrongUse("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
     only_say = dry_run or not yes
     try:
         done = queue.rewind(
@@ -196,43 +153,39 @@ def rewind(
             by=by,
             partitions=partitions,
             dry_run=only_say,
-            ownership=where.ownership,
+            ownership=ownership,
         )
     except client.RewindUnfinished as error:
-        _print(queue, error.rewind, as_json=as_json, finished=False)
+        yield Answer(error.rewind, _rewound(error.rewind, queue, finished=False))
         raise
-    if not only_say:
-        _print(queue, done, as_json=as_json, finished=True)
-        return
-    if as_json:
-        output.print_json(output.document(done))
+    if only_say:
+        yield Answer(done, _planned(done, queue, dry_run=dry_run))
+        require_yes(dry_run, f"deliver {sayings.comes_again(done, queue)}")
     else:
-        _print_steps(done.partitions)
-        _print_notes(done)
-    if not dry_run:
-        raise Refused(f"this would deliver {sayings.comes_again(done, queue)}. Add --yes to do so.")
-    if not as_json:
-        output.say(f"Would deliver {sayings.comes_again(done, queue)}. Nothing was changed.")
+        yield Answer(done, _rewound(done, queue, finished=True))
 
 
-def _print(queue: client.Queue, rewind: client.Rewind, *, as_json: bool, finished: bool) -> None:
+def _planned(planned: client.Rewind, queue: client.Queue, *, dry_run: bool) -> View:
+    yield _steps(planned.partitions)
+    yield from _notes(planned)
+    if dry_run:
+        yield f"Would deliver {sayings.comes_again(planned, queue)}. Nothing was changed."
+
+
+def _rewound(rewind: client.Rewind, queue: client.Queue, *, finished: bool) -> View:
     """What was done."""
-    if as_json:
-        output.print_json(output.document(rewind))
-        return
     done = [each for each in rewind.partitions if each.rewound]
     if done:
-        _print_steps(done)
+        yield _steps(done)
     if told := sayings.rewound(rewind, queue, finished=finished):
-        output.say(told)
-    _print_notes(rewind)
+        yield told
+    yield from _notes(rewind)
 
 
-def _print_steps(steps: tuple[client.PartitionRewind, ...] | list[client.PartitionRewind]) -> None:
+def _steps(steps: Sequence[client.PartitionRewind]) -> Table:
     # Where not everything can be shown, what moves furthest.
-    output.print_values(steps, REWINDS, noun="partition", first=lambda each: each.to - each.from_)
+    return Table(values=steps, columns=REWINDS, noun="partition", first=lambda each: each.to - each.from_)
 
 
-def _print_notes(rewind: client.Rewind) -> None:
-    for note in rewind.notes:
-        output.say(f"! {note}")
+def _notes(rewind: client.Rewind) -> View:
+    yield from (f"! {note}" for note in rewind.notes)

@@ -18,9 +18,9 @@ import click
 from rich.console import Console
 
 from partq_spark import client
-from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.errors import Invalid, PartqError, WrongUse
 from partq_spark.cli import output
-from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
+from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, Command, json_option
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import Story
 from partq_spark.demo.flights import KEY, ddl, prepare
@@ -33,7 +33,7 @@ REBALANCE_DELAY_S: Final = 1.0
 SESSION_S: Final = 5
 
 
-@click.command("demo")
+@click.command("demo", cls=Command)
 @click.option("--partitions", type=click.IntRange(1, 64), default=8, show_default=True, help="Partitions of the queue.")
 @click.option("--store", type=STORE, metavar="URL", help="Where the queue is made.  [default: a temporary directory]")
 @click.option(
@@ -58,7 +58,7 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
     checked: no flight missing, none twice unless it is marked as redelivered, every aircraft's flights in order.
     """
     if ownership == "none":
-        wrong_use(
+        raise WrongUse(
             "--ownership none is not for the demo, whose queries share a group: use store or redis://host:port/db"
         )
     port = _page_port() if page else 0

@@ -5,23 +5,15 @@ and `resolve`, which only a person can say.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import click
 
+from partq_spark import client
 from partq_spark.base import words
-from partq_spark.base.errors import Invalid
-from partq_spark.cli import output
-from partq_spark.cli.arguments import (
-    SECONDS,
-    TIME,
-    Checked,
-    Refused,
-    Where,
-    json_option,
-    queue_argument,
-    where_options,
-    wrong_use,
-)
+from partq_spark.base.errors import Invalid, WrongUse
+from partq_spark.cli.arguments import SECONDS, TIME, Checked, command, require_yes, yes_option
+from partq_spark.cli.output import Answer, View
 from partq_spark.client import words as sayings
 
 _DAY_S = 86_400.0  # the default grace
@@ -44,8 +36,7 @@ def _offsets(text: str) -> dict[int, int]:
     return {int(partition): offset for partition, offset in raw.items()}
 
 
-@click.command("trim")
-@queue_argument
+@command("trim")
 @click.option("--before", "before", type=TIME, metavar="RFC3339", help="Everything published before this time.")
 @click.option(
     "--before-offsets",
@@ -53,30 +44,27 @@ def _offsets(text: str) -> dict[int, int]:
     metavar="JSON",
     help='Everything below these offsets; partitions that are not named keep all.  Example: {"0": 12}',
 )
-@json_option
-@where_options
-def trim(where: Where, name: str, before: str | None, before_offsets: dict[int, int] | None, as_json: bool) -> None:
+def trim(queue: client.Queue, before: str | None, before_offsets: dict[int, int] | None) -> Iterator[Answer]:
     """Make old messages unreadable, for every reader and for good.
 
     What a group has not acknowledged stays: its checkpoints say how far it is, its start where there is none. The
     stored bytes are given back later, by `partq queue collect`.
     """
     if (before is None) == (before_offsets is None):
-        wrong_use("give either --before or --before-offsets.")
-    queue = where.queue(name)
+        raise WrongUse("give either --before or --before-offsets.")
     done = queue.trim(before_offsets if before is None else before)  # type: ignore[arg-type]  # one of them is given
-    if as_json:
-        output.print_json(output.document(done))
-        return
-    output.say(f"Trimmed {words.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read.")
+    yield Answer(done, _trimmed(done, queue))
+
+
+def _trimmed(done: client.Trimmed, queue: client.Queue) -> View:
+    yield f"Trimmed {words.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read."
     if done.held_back:
-        output.say(f"Held back: {sayings.held_back_in_words(done.held_back)}.")
+        yield f"Held back: {sayings.held_back_in_words(done.held_back)}."
     if done.trimmed:
-        output.say(f"The space is given back by: partq queue collect {name}")
+        yield f"The space is given back by: partq queue collect {queue.name}"
 
 
-@click.command("compact")
-@queue_argument
+@command("compact")
 @click.option(
     "--min-age",
     "min_age_s",
@@ -84,34 +72,31 @@ def trim(where: Where, name: str, before: str | None, before_offsets: dict[int, 
     metavar="S",
     help="Leave alone what was published within so many seconds.  [default: 300]",
 )
-@json_option
-@where_options
-def compact(where: Where, name: str, min_age_s: float | None, as_json: bool) -> None:
+def compact(queue: client.Queue, min_age_s: float | None) -> Iterator[Answer]:
     """Join small stored pieces into large ones, so that reading many small publishes is as fast as reading one.
 
     Messages keep their offsets and times. Goes on until nothing is worth it; the space of what was joined is given back
     later, by `partq queue collect`. A publish whose outcome is unknown for longer than --min-age cannot be told from
     one that failed any more.
     """
-    queue = where.queue(name)
     done = queue.compact(min_age_s=min_age_s)
-    if as_json:
-        output.print_json(output.document(done))
-        return
+    yield Answer(done, _compacted(done, queue))
+
+
+def _compacted(done: client.Compaction, queue: client.Queue) -> View:
     if not done.steps:
-        output.say(f"Nothing of {queue} is worth compacting: what is old enough lies in large pieces already.")
+        yield f"Nothing of {queue} is worth compacting: what is old enough lies in large pieces already."
         return
-    output.say(
+    yield (
         f"Compacted {words.plural(done.messages, 'message')} of {queue}: {words.plural(done.slices_before, 'slice')} "
         f"({words.size(done.bytes_before)}) became {done.slices:,} ({words.size(done.bytes)})."
     )
     if not done.finished:
-        output.say("There may be more: run it again.")
-    output.say(f"The space of what was joined is given back by: partq queue collect {name}")
+        yield "There may be more: run it again."
+    yield f"The space of what was joined is given back by: partq queue collect {queue.name}"
 
 
-@click.command("collect")
-@queue_argument
+@command("collect")
 @click.option(
     "--grace",
     "grace_s",
@@ -119,33 +104,28 @@ def compact(where: Where, name: str, min_age_s: float | None, as_json: bool) -> 
     metavar="S",
     help="Seconds for which a slow publish or reader may still need an object.  [default: 86400, a day]",
 )
-@json_option
-@where_options
-def collect(where: Where, name: str, grace_s: float | None, as_json: bool) -> None:
+def collect(queue: client.Queue, grace_s: float | None) -> Iterator[Answer]:
     """Delete stored objects that nothing needs: what was trimmed, and what publishes that never ended left behind.
 
     Works in rounds, so run it from time to time: an object is marked by one round and deleted by a later one, at least
     one grace after. A publish that takes longer than the grace is refused at its end, and must be repeated.
     """
-    queue = where.queue(name)
     done = queue.collect(grace_s=grace_s)
-    if as_json:
-        output.print_json(output.document(done))
-        return
-    output.say(f"Deleted {words.plural(done.deleted, 'object')} ({words.size(done.deleted_bytes)}) of {queue}.")
+    yield Answer(done, _collected(done, queue, _DAY_S if grace_s is None else grace_s))
+
+
+def _collected(done: client.Collection, queue: client.Queue, grace_s: float) -> View:
+    yield f"Deleted {words.plural(done.deleted, 'object')} ({words.size(done.deleted_bytes)}) of {queue}."
     if done.temporary:
-        files = words.plural(done.temporary, "temporary file")
-        output.say(f"Removed {files} of writers that died, in the whole store.")
+        yield f"Removed {words.plural(done.temporary, 'temporary file')} of writers that died, in the whole store."
     if not done.deleted and not done.marked:
-        output.say("Nothing was due: with regular rounds an object goes two graces after it was needed last.")
+        yield "Nothing was due: with regular rounds an object goes two graces after it was needed last."
     if done.marked:
-        grace_s = _DAY_S if grace_s is None else grace_s
         wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else words.seconds(grace_s)
-        output.say(f"Marked {words.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")
+        yield f"Marked {words.plural(done.marked, 'object')}: a round at least {wait} from now deletes them."
 
 
-@click.command("resolve")
-@queue_argument
+@command("resolve")
 @click.option("--writer", metavar="NAME", required=True, help="The query's id or the txnAppId, as the refusal says.")
 @click.option("--batch", type=click.IntRange(min=0), metavar="N", required=True, help="The first batch.")
 @click.option(
@@ -155,31 +135,26 @@ def collect(where: Where, name: str, grace_s: float | None, as_json: bool) -> No
     required=True,
     help="published: skip them, as their rows are there.  new: publish them once more, at least once.",
 )
-@click.option("--yes", is_flag=True, help="Really say so.")
-@json_option
-@where_options
-def resolve(where: Where, name: str, writer: str, batch: int, what: str, yes: bool, as_json: bool) -> None:
+@yes_option("say so")
+def resolve(queue: client.Queue, writer: str, batch: int, what: str, yes: bool) -> Iterator[Answer]:
     """Say what batches are that were refused because their writer has used their numbers for other rows.
 
     It counts for batch N and later ones up to the writer's last, in every queue of the namespace that has them, until
     the writer publishes something that is new. Restart the query after it. Describe shows who said what.
     """
-    queue = where.queue(name)
     if not yes:
         queue.describe()  # says that there is no such queue
-        effect = "their rows are skipped" if what == "published" else "their rows are published once more"
-        raise Refused(
-            f"this would say that batch {batch} and later ones of writer {writer!r} are {what}: {effect}. Add --yes to "
-            "do so."
-        )
+    effect = "their rows are skipped" if what == "published" else "their rows are published once more"
+    require_yes(yes, f"say that batch {batch} and later ones of writer {writer!r} are {what}: {effect}")
     done = queue.resolve(writer=writer, batch=batch, published=what == "published")
-    if as_json:
-        output.print_json(output.document(done))
-        return
+    yield Answer(done, _resolved(done))
+
+
+def _resolved(done: client.Resolved) -> View:
     effect = "skipped as published before" if done.published else "published once more"
-    output.say(
+    yield (
         f"Batch {done.batch} and later ones of writer {done.writer!r}, up to its last, are {effect} in "
         f"{words.plural(len(done.queues), 'queue')} ({', '.join(done.queues)}). Start the query again."
     )
     if done.unreadable:
-        output.say(f"Not said in queues that cannot be read: {', '.join(done.unreadable)}.")
+        yield f"Not said in queues that cannot be read: {', '.join(done.unreadable)}."

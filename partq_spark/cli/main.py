@@ -1,4 +1,4 @@
-"""The entry point `partq`: the table of commands, and what becomes of errors.
+"""The entry point `partq`: the table of all commands, each imported only when it is called, and what becomes of errors.
 
 Exit codes: 0 done; 2 wrong use (click's usage errors, and arguments that no queue could take); 1 anything else, with
 one line on standard error that says what to do; by SIGPIPE where nobody reads the output any more. Nothing heavy is
@@ -7,14 +7,16 @@ imported here.
 
 from __future__ import annotations
 
+import difflib
 import errno
+import importlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,23 +24,113 @@ from partq_spark import __version__
 from partq_spark.base.errors import PartqError
 from partq_spark.base.process import drop_unwritten, end_unread, open_standard_streams
 from partq_spark.base.words import printable, printable_lines
-from partq_spark.cli.lazy import Lazy, LazyGroup
 
-COMMANDS = {
-    "queue": Lazy("partq_spark.cli.queue_commands:queue", "Create, show, change and clean up queues."),
-    "publish": Lazy("partq_spark.cli.publish:publish", "Publish messages from a file or standard input."),
-    "browse": Lazy("partq_spark.cli.browse:browse", "Look at messages without taking them."),
-    "status": Lazy("partq_spark.cli.status_command:status", "Show which flow has which partition, and why."),
-    "checkpoints": Lazy(
-        "partq_spark.cli.checkpoints_commands:checkpoints", "Show how far a group is, and take it back."
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called: its line in the group's help, and where it is found,
+    `module:attribute` in this package.
+    """
+
+    summary: str
+    target: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are in a table, so that `--version` and `--help` cost no more than click itself."""
+
+    def __init__(self, *, table: Mapping[str, Lazy | LazyGroup], summary: str = "", **more: Any) -> None:
+        super().__init__(**{"help": summary, **more})
+        self.table = table
+        self.summary = summary
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = self.table.get(cmd_name)
+        if not isinstance(found, Lazy):
+            return found
+        module, _, attribute = found.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"partq_spark.cli.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.table, n=1)
+            raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.summary) for name, each in self.table.items()])
+
+
+class Checkpoints(LazyGroup):
+    """`partq checkpoints NAME` shows; a first word that is a command is that command. A queue that has such a name is
+    shown by `partq checkpoints show NAME`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.table and args[0] not in ctx.help_option_names:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+QUEUE = {
+    "create": Lazy("Create a queue.", "queue_commands:create"),
+    "list": Lazy("List the queues of a namespace.", "queue_commands:list_all"),
+    "describe": Lazy("Show what a queue is and what it holds.", "queue_commands:describe"),
+    "alter": Lazy("Change a queue's partitions, columns and settings.", "queue_commands:alter"),
+    "delete": Lazy("Delete a queue, its messages and how far its groups were, for good.", "queue_commands:delete"),
+    "resolve": Lazy("Say what batches are that were refused.", "housekeeping_commands:resolve"),
+    "subscribe": Lazy("Let a queue attract messages by their topics.", "topic_commands:subscribe"),
+    "unsubscribe": Lazy("Take subscriptions back.", "topic_commands:unsubscribe"),
+    "subscriptions": Lazy("List subscriptions.", "topic_commands:subscriptions"),
+    "trim": Lazy("Make old messages unreadable.", "housekeeping_commands:trim"),
+    "compact": Lazy("Join small stored pieces into large ones.", "housekeeping_commands:compact"),
+    "collect": Lazy("Delete stored objects that nothing needs.", "housekeeping_commands:collect"),
+}
+CHECKPOINTS = {
+    "show": Lazy("Show the checkpoint of every partition.", "checkpoints_commands:show"),
+    "rewind": Lazy("Take a group back: messages are delivered again.", "checkpoints_commands:rewind"),
+}
+GROUP = {
+    "alter": Lazy("Change how a consumer group is shared.", "group_commands:alter"),
+    "list": Lazy("List the consumer groups of a queue.", "group_commands:list_all"),
+    "remove": Lazy("Remove a consumer group for good.", "group_commands:remove"),
+}
+COORDINATOR = {"run": Lazy("Decide who gets which partition, in the foreground.", "process_commands:coordinator_run")}
+COMMANDS: Mapping[str, Lazy | LazyGroup] = {
+    "queue": LazyGroup(table=QUEUE, summary="Create, show, change and clean up queues."),
+    "publish": Lazy("Publish messages from a file or standard input.", "publish:publish"),
+    "browse": Lazy("Look at messages without taking them.", "browse:browse"),
+    "status": Lazy("Show which flow has which partition, and why.", "group_commands:status"),
+    "checkpoints": Checkpoints(
+        table=CHECKPOINTS,
+        summary="Show how far a group is, and take it back.",
+        help="""Show how far a consumer group is, and take it back.
+
+        \b
+        partq checkpoints NAME --group G
+        partq checkpoints rewind NAME --group G --to earliest --yes
+        """,
     ),
-    "group": Lazy("partq_spark.cli.group_commands:group", "List, change and remove a queue's consumer groups."),
-    "ui": Lazy("partq_spark.cli.ui_command:ui", "Show queues, groups and messages in a browser, live."),
-    "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
-    "spark-home": Lazy(
-        "partq_spark.cli.spark_home_command:spark_home", "Make a Spark home whose Python workers start quickly."
+    "group": LazyGroup(
+        table=GROUP,
+        summary="List, change and remove a queue's consumer groups.",
+        help="List a queue's consumer groups, change how one is shared, and remove one.",
     ),
-    "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
+    "ui": Lazy("Show queues, groups and messages in a browser, live.", "process_commands:ui"),
+    "coordinator": LazyGroup(
+        table=COORDINATOR,
+        summary="Run the sidecar that shares partitions.",
+        help="Run the sidecar that shares a group's partitions among its flows.",
+    ),
+    "spark-home": Lazy("Make a Spark home whose Python workers start quickly.", "process_commands:spark_home"),
+    "demo": Lazy("Send real flights through a queue with Spark.", "demo:demo"),
 }
 EPILOG = """\b
 Examples:
@@ -62,7 +154,7 @@ class Root(LazyGroup):
 
 @click.group(
     cls=Root,
-    lazy=COMMANDS,
+    table=COMMANDS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

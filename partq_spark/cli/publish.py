@@ -9,32 +9,28 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
+from partq_spark.base.errors import WrongUse
 from partq_spark.cli import output
-from partq_spark.cli.arguments import (
-    NAME,
-    Checked,
-    Where,
-    checked,
-    checked_by,
-    json_option,
-    where_options,
-    wrong_use,
-)
-from partq_spark.cli.progress_bar import Bar
-from partq_spark.cli.topic_commands import TOPIC
+from partq_spark.cli.arguments import NAME, TOPIC, Checked, checked_by, command
+from partq_spark.cli.output import Answer, ProgressBar, View
 from partq_spark.client.files.sources import STANDARD_INPUT
+
+if TYPE_CHECKING:
+    from partq_spark.client.checks import NamespaceAddress
 
 PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
 
 
-@click.command("publish")
+@command("publish")
 @click.argument("name", type=NAME, required=False)
 @click.option("--topic", type=TOPIC, metavar="TOPIC", help="Publish to every queue that attracts it, instead of NAME.")
 @click.option("--fail-unattracted", is_flag=True, help="With --topic: an error if no queue attracts it.")
@@ -54,10 +50,8 @@ PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
     metavar="ID",
     help="Publish at most once under this name, however often it is repeated.",
 )
-@json_option
-@where_options
 def publish(
-    where: Where,
+    where: NamespaceAddress,
     name: str | None,
     topic: str | None,
     fail_unattracted: bool,
@@ -65,8 +59,7 @@ def publish(
     key_column: str | None,
     whole_rows: bool,
     publish_id: str | None,
-    as_json: bool,
-) -> None:
+) -> Iterator[Answer]:
     """Publish messages from a file or standard input, all at once or not at all.
 
     Standard input is JSON lines: {"key": "a", "value": "text"}. A value is a string, or any other JSON, which is
@@ -83,7 +76,7 @@ def publish(
     """
     _check_use(name, topic, fail_unattracted)
     if path != STANDARD_INPUT:
-        checked(lambda: checked_by("checked_file_kind")(path))
+        checked_by("checked_file_kind")(path)
     begun_s = time.monotonic()
     with ExitStack() as stack:
         try:
@@ -94,33 +87,32 @@ def publish(
             else:
                 if path == STANDARD_INPUT and sys.stdin is not None and sys.stdin.isatty():
                     _invite(made)
-                with Bar(f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}") as bar:
+                with ProgressBar(
+                    f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}"
+                ) as bar:
                     read = made.add_file(path, key_column=key_column, whole_rows=whole_rows, watch=bar.update)
         except KeyboardInterrupt:
             raise click.ClickException("interrupted: nothing was published") from None
         with _uninterrupted(publish_id):
             report = made.commit()
-            if as_json:
-                output.print_json(_document(report))
-            else:
-                _print(report, where, publish_id, read, time.monotonic() - begun_s)
+            yield Answer(_document(report), _published(report, where, publish_id, read, time.monotonic() - begun_s))
 
 
 def _begun(
-    where: Where, name: str | None, topic: str | None, publish_id: str | None, fail_unattracted: bool
+    where: NamespaceAddress, name: str | None, topic: str | None, publish_id: str | None, fail_unattracted: bool
 ) -> client.Publication:
     if topic is None:
-        return where.queue(name or "").publication(publish_id=publish_id)
-    return client.topic_publication(topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **where.keywords)
+        return client.Queue(name or "", **asdict(where)).publication(publish_id=publish_id)
+    return client.topic_publication(topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **asdict(where))
 
 
 def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> None:
     if name is not None and topic is not None:
-        wrong_use("NAME and --topic exclude each other: the topic says which queues get the messages.")
+        raise WrongUse("NAME and --topic exclude each other: the topic says which queues get the messages.")
     if topic is None and fail_unattracted:
-        wrong_use("--fail-unattracted is for --topic: leave it out.")
+        raise WrongUse("--fail-unattracted is for --topic: leave it out.")
     if name is None and topic is None:
-        wrong_use("nothing says where to: give the queue's NAME, or --topic.")
+        raise WrongUse("nothing says where to: give the queue's NAME, or --topic.")
 
 
 def _invite(made: client.Publication) -> None:
@@ -138,16 +130,16 @@ def _drain(path: str) -> None:
 # --- how it ended -----------------------------------------------------------------------------------------------------
 
 
-def _document(report: client.PublishReport) -> dict[str, output.Json]:
+def _document(report: client.PublishReport) -> dict[str, Any]:
     added = any(each.published for each in report.queues)
     without_key = report.without_key if added else 0
     if report.topic is not None:
         return {
-            **output.documents(report),
+            **output.document(report),
             "messages": report.messages if added else 0,
             "without_key": without_key,
         }
-    done = output.documents(report.queues[0]) if report.queues else {}
+    done = output.document(report.queues[0]) if report.queues else {}
     return {
         "published": done.get("published", False),
         "already_published": done.get("already_published", False),
@@ -159,42 +151,46 @@ def _document(report: client.PublishReport) -> dict[str, output.Json]:
     }
 
 
-def _print(
-    report: client.PublishReport, where: Where, publish_id: str | None, read: tuple[str, str] | None, took_s: float
-) -> None:
+def _published(
+    report: client.PublishReport,
+    where: NamespaceAddress,
+    publish_id: str | None,
+    read: tuple[str, str] | None,
+    took_s: float,
+) -> View:
     """`read`: where the messages came from, and how rows became messages; None if nothing was read."""
     source, meaning = read or ("", "")
     if read is not None and not report.messages:
-        output.say(f"No messages in {source}: nothing was published.")
+        yield f"No messages in {source}: nothing was published."
         return
     messages = words.plural(report.messages, "message")
     if report.unattracted:
-        output.say(
+        yield (
             f"No queue of namespace {where.namespace!r} attracts {report.topic}: {messages} "
             f"went nowhere. Let one: partq queue subscribe NAME {report.topic}"
         )
     added = [each for each in report.queues if each.published]
     if added:
-        to = f"to {where.queue(added[0].queue)}"
+        to = f"to {client.Queue(added[0].queue, **asdict(where))}"
         if report.topic is not None:
             to = f"with topic {report.topic} to {words.plural(len(added), 'queue')}"
         how = f": {meaning}" if meaning else ""
-        output.say(f"Published {messages} from {source} {to} in {took_s:.1f} s{how}.")
+        yield f"Published {messages} from {source} {to} in {took_s:.1f} s{how}."
     if report.topic is not None:
         width = max((len(each.queue) for each in added), default=0)
         for each in added:
-            output.say(f"  {each.queue.ljust(width)}  {words.plural(each.messages, 'message')}")
+            yield f"  {each.queue.ljust(width)}  {words.plural(each.messages, 'message')}"
     for each in report.queues:
-        queue = where.queue(each.queue)
+        queue = client.Queue(each.queue, **asdict(where))
         if each.already_published and each.timestamp is not None:
-            output.say(
+            yield (
                 f"Already published: {publish_id!r} came to {queue} at {words.when(each.timestamp)} UTC. "
                 "Nothing was added."
             )
         elif not each.published:
-            output.say(f"{queue} was deleted meanwhile: nothing went there.")
+            yield f"{queue} was deleted meanwhile: nothing went there."
     if added and report.without_key:
-        output.say(f"{words.plural(report.without_key, 'message')} without a key went to random partitions.")
+        yield f"{words.plural(report.without_key, 'message')} without a key went to random partitions."
 
 
 @contextmanager

@@ -1,147 +1,43 @@
-"""`partq queue …`: create, list and delete, and the options that hold a queue's settings. Other commands of the group
-are in modules of their own.
-"""
+"""`partq queue create`, `list`, `describe`, `alter` and `delete`: what a queue is."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
-from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.errors import PartqError, WrongUse
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
-    SECONDS,
+    NAME,
+    PARTITIONS,
     Checked,
     Refused,
-    Where,
-    checked,
     checked_by,
-    json_option,
-    queue_argument,
-    where_options,
+    command,
+    require_yes,
+    settings_options,
+    yes_option,
 )
-from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.cli.output import TableColumn
+from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View
+from partq_spark.client import words as sayings
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from partq_spark.client.checks import NamespaceAddress
 
-COMMANDS = {
-    "create": Lazy("partq_spark.cli.queue_commands:create", "Create a queue."),
-    "list": Lazy("partq_spark.cli.queue_commands:list_all", "List the queues of a namespace."),
-    "describe": Lazy("partq_spark.cli.describe_command:describe", "Show what a queue is and what it holds."),
-    "alter": Lazy("partq_spark.cli.alter_command:alter", "Change a queue's partitions, columns and settings."),
-    "delete": Lazy(
-        "partq_spark.cli.queue_commands:delete", "Delete a queue, its messages and how far its groups were, for good."
-    ),
-    "resolve": Lazy("partq_spark.cli.housekeeping_commands:resolve", "Say what batches are that were refused."),
-    "subscribe": Lazy("partq_spark.cli.topic_commands:subscribe", "Let a queue attract messages by their topics."),
-    "unsubscribe": Lazy("partq_spark.cli.topic_commands:unsubscribe", "Take subscriptions back."),
-    "subscriptions": Lazy("partq_spark.cli.topic_commands:subscriptions", "List subscriptions."),
-    "trim": Lazy("partq_spark.cli.housekeeping_commands:trim", "Make old messages unreadable."),
-    "compact": Lazy("partq_spark.cli.housekeeping_commands:compact", "Join small stored pieces into large ones."),
-    "collect": Lazy("partq_spark.cli.housekeeping_commands:collect", "Delete stored objects that nothing needs."),
-}
+COLUMNS = Checked[str]("ddl", checked_by("checked_ddl"))
+_BAR = 16  # characters of the longest bar
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
-def queue() -> None:
-    """Create, show, change and clean up queues."""
+# --- create -----------------------------------------------------------------------------------------------------------
 
 
-PARTITIONS = Checked[int]("partitions", checked_by("checked_partitions"))
-
-
-class _Given(NamedTuple):
-    """A setting that may be `none`, which is a value and not the lack of one."""
-
-    value: float | int | None
-
-
-def _retention(text: str) -> _Given:
-    return _Given(_or_none(text, float, "retention", "seconds, as in 86400"))
-
-
-def _quota(text: str) -> _Given:
-    return _Given(_or_none(text, int, "quota-bytes", "a whole number of bytes"))
-
-
-def _or_none(text: str, number: Callable[[str], T], name: str, what: str) -> T | None:
-    if text.lower() == "none":
-        return None
-    try:
-        return number(text)
-    except ValueError:
-        raise Invalid(f"{name}={text!r} is not allowed: give {what}, or none") from None
-
-
-def settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the settings of a queue, as one dictionary of those that were given, by their names in
-    `QueueConfig`. What is out of range is wrong use.
-    """
-
-    @functools.wraps(command)
-    def run(*args: Any, **own: Any) -> None:
-        from partq_spark.client.altering import checked_settings
-
-        names = ("rebalance_delay_s", "max_handoff_time_s", "access_type", "max_message_bytes")
-        given = {name: value for name in names if (value := own.pop(name)) is not None}
-        for name in ("retention_s", "quota_bytes"):
-            setting: _Given | None = own.pop(name)
-            if setting is not None:
-                given[name] = setting.value
-        command(*args, given=checked(lambda: checked_settings(given)), **own)
-
-    for option in (
-        click.option(
-            "--quota-bytes",
-            type=Checked("bytes", _quota),
-            metavar="N|none",
-            help="Stored bytes of messages at which publishing is refused.  [default: none]",
-        ),
-        click.option(
-            "--retention",
-            "retention_s",
-            type=Checked("seconds", _retention),
-            metavar="S|none",
-            help="Seconds after which messages go that every group has acknowledged.  [default: none, they stay]",
-        ),
-        click.option(
-            "--max-message-bytes",
-            type=int,
-            metavar="N",
-            help="Largest message: key, value and headers, or all columns.  [default: 10000000]",
-        ),
-        click.option(
-            "--access-type",
-            type=click.Choice(["exclusive", "non-exclusive"], case_sensitive=False),
-            help="Whether one flow has all partitions, or flows share them.  [default: non-exclusive]",
-        ),
-        click.option(
-            "--max-handoff-time",
-            "max_handoff_time_s",
-            type=SECONDS,
-            metavar="S",
-            help="Seconds that a handoff may wait for acknowledgements; 0 allowed.  [default: 3]",
-        ),
-        click.option(
-            "--rebalance-delay",
-            "rebalance_delay_s",
-            type=SECONDS,
-            metavar="S",
-            help="Seconds that changes may settle before rebalancing; 0 allowed.  [default: 5]",
-        ),
-    ):
-        run = option(run)
-    return run
-
-
-@click.command("create")
-@queue_argument
+@command("create")
+@click.argument("name", type=NAME)
 @click.option("--partitions", type=PARTITIONS, metavar="N", required=True, help="How many partitions: 1 to 1000.")
 @click.option(
     "--schema",
@@ -152,17 +48,9 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     "--key", metavar="COLUMN", help="The column of --schema that decides the partition.  [default: none does]"
 )
 @settings_options
-@json_option
-@where_options
 def create(
-    where: Where,
-    name: str,
-    partitions: int,
-    schema: str | None,
-    key: str | None,
-    given: dict[str, Any],
-    as_json: bool,
-) -> None:
+    where: NamespaceAddress, name: str, partitions: int, schema: str | None, key: str | None, given: dict[str, Any]
+) -> Iterator[Answer]:
     """Create a queue.
 
     NAME is 1 to 63 of a-z, 0-9, '.', '_' and '-'. A message's key decides its partition; the order within a partition
@@ -171,50 +59,52 @@ def create(
     A message is a key and a value of bytes. With --schema it is a row: its columns are named and typed as in Spark's
     DDL. Columns can be added and widened later; the key stays.
     """
-    from partq_spark.client import checks
-
-    columns = checked(lambda: checks.columns_from(schema, key))
-    made = client.create_queue(name, partitions=partitions, schema=schema, key=key, **where.keywords, **given)
-    if as_json:
-        output.print_json(output.document(made.describe()))
-        return
-    what = words.plural(partitions, "partition")
-    if columns is not None:
-        keys = "messages have no key" if columns.key is None else f"key {columns.key!r}"
-        what += f" and {words.plural(len(columns.columns), 'column')}; {keys}"
-    output.say(f"Created {made} with {what}.")
+    made = client.create_queue(name, partitions=partitions, schema=schema, key=key, **asdict(where), **given)
+    found = made.describe()
+    yield Answer(found, _created(made, found))
 
 
-@click.command("list")
-@json_option
-@where_options
-def list_all(where: Where, as_json: bool) -> None:
+def _created(made: client.Queue, found: client.QueueDescription) -> View:
+    what = words.plural(found.layout.partitions, "partition")
+    if found.schema is not None:
+        keys = "messages have no key" if found.schema.key is None else f"key {found.schema.key!r}"
+        what += f" and {words.plural(len(found.schema.columns), 'column')}; {keys}"
+    yield f"Created {made} with {what}."
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+@command("list")
+def list_all(where: NamespaceAddress) -> Iterator[Answer]:
     """List the queues of a namespace.
 
     One whose head cannot be read is shown as damaged; the others are shown all the same, and the exit code is 1.
     """
-    found = client.list_queues(**where.keywords)
-    if as_json:
-        output.print_json([output.document(each) for each in found])
-    elif found:
-        output.print_values(
-            found,
-            (
-                TableColumn("queue", lambda each: each.queue),
-                TableColumn("partitions", lambda each: getattr(each, "partitions", None), ">"),
-                TableColumn("messages", lambda each: getattr(each, "messages", None), ">"),
-                TableColumn("last published (UTC)", _day, style=lambda each: "red" if _is_damaged(each) else ""),
-            ),
-            noun="queue",
-        )
-    else:
-        output.say(
-            f"No queues in namespace {where.namespace!r} of {where.store}. "
-            "Create one: partq queue create NAME --partitions N"
-        )
+    found = client.list_queues(**asdict(where))
+    yield Answer(found, _listed(found, where))
     for each in found:
         if isinstance(each, client.DamagedQueue):
             raise PartqError(each.error)
+
+
+def _listed(found: Sequence[client.QueueSummary | client.DamagedQueue], where: NamespaceAddress) -> View:
+    if not found:
+        yield (
+            f"No queues in namespace {where.namespace!r} of {where.store}. "
+            "Create one: partq queue create NAME --partitions N"
+        )
+        return
+    yield Table(
+        values=found,
+        columns=(
+            TableColumn("queue", lambda each: each.queue),
+            TableColumn("partitions", lambda each: getattr(each, "partitions", None), ">"),
+            TableColumn("messages", lambda each: getattr(each, "messages", None), ">"),
+            TableColumn("last published (UTC)", _day, style=lambda each: "red" if _is_damaged(each) else ""),
+        ),
+        noun="queue",
+    )
 
 
 def _is_damaged(each: client.QueueSummary | client.DamagedQueue) -> bool:
@@ -227,38 +117,171 @@ def _day(each: client.QueueSummary | client.DamagedQueue) -> str:
     return "never" if each.last_published is None else words.when(each.last_published)[:19]
 
 
-@click.command("delete")
-@queue_argument
-@click.option("--yes", is_flag=True, help="Really delete it.")
-@json_option
-@where_options
-def delete(where: Where, name: str, yes: bool, as_json: bool) -> None:
+# --- describe ---------------------------------------------------------------------------------------------------------
+
+
+@command("describe")
+@click.option("--bytes", "count_bytes", is_flag=True, help="Count the stored bytes of each partition: reads the log.")
+def describe(queue: client.Queue, count_bytes: bool) -> Iterator[Answer]:
+    """Show what a queue is and what it holds, how old, and what holds it back.
+
+    Bytes are stored (compressed) ones. All of the queue's are known at once; with --bytes those of each partition are
+    counted by reading the log, but not the messages.
+    """
+    found = queue.describe(count_bytes=count_bytes)
+    yield Answer(found, _described(found, count_bytes))
+
+
+def _described(found: client.QueueDescription, count_bytes: bool) -> View:
+    yield Facts(sayings.queue_in_words(found))
+    if found.schema is not None:
+        yield ""
+        yield _columns(found.schema)
+    most = max(each.messages for each in found.partitions)
+    columns = [
+        TableColumn("partition", lambda each: each.partition, ">"),
+        TableColumn("earliest", lambda each: each.earliest, ">"),
+        TableColumn("next", lambda each: each.next, ">"),
+        TableColumn("messages", lambda each: each.messages, ">"),
+    ]
+    if count_bytes:
+        columns.append(TableColumn("stored", lambda each: "" if each.bytes is None else words.size(each.bytes), ">"))
+    columns.append(TableColumn("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
+    yield ""
+    yield Table(values=found.partitions, columns=columns, noun="partition")
+
+
+def _columns(schema: client.SchemaDescription) -> Table:
+    columns = [
+        TableColumn("column", lambda each: each.name, "*"),
+        TableColumn("type", lambda each: each.type, "*"),
+        TableColumn("null", lambda each: "" if each.nullable else "NOT NULL"),
+    ]
+    if schema.version > 1:
+        columns.append(TableColumn("since version", lambda each: each.since, ">"))
+        columns.append(TableColumn("before", lambda each: " → ".join(each.former)))
+    return Table(values=schema.columns, columns=columns, noun="column")
+
+
+# --- alter ------------------------------------------------------------------------------------------------------------
+
+
+@command("alter")
+@click.option("--partitions", type=PARTITIONS, metavar="M", help="The new number of partitions: 1 to 1000.")
+@click.option(
+    "--add-column",
+    "add_columns",
+    type=COLUMNS,
+    metavar="DDL",
+    multiple=True,
+    help="A new column of a typed queue, null in the messages that are there: 'coupon STRING'.  May be repeated.",
+)
+@click.option(
+    "--widen",
+    type=COLUMNS,
+    metavar="DDL",
+    multiple=True,
+    help="A column with a wider type, which holds every value of its own: 'count BIGINT'.  May be repeated.",
+)
+@click.option("--schema", metavar="DDL", help="All columns: refused unless the queue has them, with what to do.")
+@settings_options
+@click.option("--dry-run", is_flag=True, help="Say what would change and what would wait for what; change nothing.")
+def alter(
+    queue: client.Queue,
+    ownership: str | None,
+    partitions: int | None,
+    add_columns: tuple[str, ...],
+    widen: tuple[str, ...],
+    schema: str | None,
+    given: dict[str, Any],
+    dry_run: bool,
+) -> Iterator[Answer]:
+    """Change a queue's partitions, columns and settings.
+
+    Those that are given change, and no others. Publishers and consumers may go on meanwhile. Under another number of
+    partitions a key lies in another one: what is published after the change is delivered when what shares its keys is
+    acknowledged, group by group.
+
+    Columns of a typed queue are added, or get a wider type: TINYINT, SMALLINT, INT, BIGINT in this order, FLOAT to
+    DOUBLE, a DECIMAL more digits. Nothing else is possible, because messages that are there must keep their values.
+    """
+    if not given and partitions is None and not add_columns and not widen and schema is None:
+        raise WrongUse("nothing to alter: give --partitions, --add-column, --widen or at least one setting.")
+    done = queue.alter(
+        partitions=partitions,
+        add_column=", ".join(add_columns) or None,
+        widen=", ".join(widen) or None,
+        schema=schema,
+        dry_run=dry_run,
+        ownership=ownership,
+        **given,
+    )
+    if done.groups is None:
+        output.say("The queue was altered; what its groups have left cannot be read now.", err=True)
+    yield Answer(done, _altered(done))
+
+
+def _altered(done: client.Alteration) -> View:
+    yield from sayings.settings(done)
+    yield from sayings.columns(done)
+    yield from sayings.moves(done)
+    if done.partitions is not None and done.partitions.from_ != done.partitions.to and done.groups is not None:
+        yield from _first(done.groups, done=not done.dry_run)
+    if done.dry_run:
+        yield "Nothing was changed."
+
+
+def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
+    """What each group has to acknowledge first. `done`: the count has changed."""
+    columns = (
+        TableColumn("partition", lambda each: each.partition, ">"),
+        TableColumn("acknowledged", lambda each: each.acknowledged, ">"),
+        TableColumn("end", lambda each: each.end, ">"),
+        TableColumn("left", lambda each: each.messages, ">"),
+    )
+    for each in groups:
+        yield sayings.first(each, done=done)
+        if each.first:
+            # Where not everything can be shown, what takes longest.
+            yield Table(values=each.first, columns=columns, noun="partition", first=lambda drain: -drain.messages)
+            yield from sayings.waits_in_words(each, done=done)
+    if not groups:
+        yield "The queue has no group that could wait for anything."
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+@command("delete")
+@yes_option("delete it")
+def delete(queue: client.Queue, yes: bool) -> Iterator[Answer]:
     """Delete a queue, its messages and how far its groups were, for good.
 
     Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
     """
-    found = where.queue(name)
-    held, damage = None, ""
+    held = None
     try:
-        held = found.summary()
-    except client.Corrupt as error:
-        damage = str(error)
-    if damage and not yes:
-        raise Refused(
-            f"this would delete {found} for good; what is in it cannot be read: {damage}. Or add --yes to delete it."
-        )
-    if held is not None and not yes:
-        raise Refused(f"this would delete {found} for good, with {_contents(held)}. Add --yes to do so.")
-    if not yes:
-        found.describe()  # says that there is no such queue
-    done = found.delete()
-    if as_json:
-        output.print_json(output.document(done))
-    elif held is None or not done.deleted:
-        what = "Deleted" if done.deleted else "Removed what was left of"
-        output.say(f"{what} {found}: {words.plural(done.objects, 'object')}.")
+        held = queue.summary()
+    except client.Corrupt as damage:
+        if not yes:
+            raise Refused(
+                f"this would delete {queue} for good; what is in it cannot be read: {damage}. Or add --yes to delete "
+                "it."
+            ) from damage
+    if held is not None:
+        require_yes(yes, f"delete {queue} for good, with {_contents(held)}")
+    elif not yes:
+        queue.describe()  # says that there is no such queue
+    done = queue.delete()
+    yield Answer(done, _deleted(done, queue, held))
+
+
+def _deleted(done: client.Deleted, queue: client.Queue, held: client.QueueSummary | None) -> View:
+    objects = words.plural(done.objects, "object")
+    if held is None or not done.deleted:
+        yield f"{'Deleted' if done.deleted else 'Removed what was left of'} {queue}: {objects}."
     else:
-        output.say(f"Deleted {found}: {_contents(held)}, {words.plural(done.objects, 'object')}.")
+        yield f"Deleted {queue}: {_contents(held)}, {objects}."
 
 
 def _contents(held: client.QueueSummary) -> str:

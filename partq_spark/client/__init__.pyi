@@ -75,4 +75,4 @@ from partq_spark.group.status import FlowView as FlowView
 from partq_spark.group.status import GroupView as GroupView
 from partq_spark.group.status import HandoffView as HandoffView
 from partq_spark.group.status import PartitionView as PartitionView
-from partq_spark.log.model import QueueConfig as QueueConfig
+from partq_spark.log.settings import QueueConfig as QueueConfig

@@ -25,6 +25,7 @@ from partq_spark.log import admin, layouts, tree
 from partq_spark.log.model import Head, QueueConfig, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
+from partq_spark.log.settings import check_settings
 from partq_spark.query import limits
 
 SAMPLE_MESSAGES: Final = 10_000
@@ -116,12 +117,6 @@ class Alteration:
     description: QueueDescription
 
 
-def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their names in `QueueConfig`. Raises `Invalid` for one that is out of its range."""
-    admin.checked_config(replace(QueueConfig(), **given))  # each has a range of its own, so this needs no queue
-    return dict(given)
-
-
 def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Columns | None, exist_ok: bool) -> Head:
     """The new queue's head; `columns` make it a typed one. Raises `Invalid` if there is one, unless `exist_ok` and it
     is as this one would be.
@@ -186,7 +181,7 @@ def alter(
     """None for what stays. `add_column` and `widen` are DDL. `schema` is all of the columns: a queue has them already,
     or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where nothing is given.
     """
-    settings = checked_settings(settings)
+    check_settings(settings)
     alters_columns = add_column is not None or widen is not None
     if partitions is None and not settings and not alters_columns and schema is None:
         raise Invalid("nothing to alter: give partitions, add_column, widen or at least one setting")

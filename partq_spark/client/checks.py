@@ -9,14 +9,16 @@ from partq_spark.base.timestamps import parse_rfc3339
 from partq_spark.client.arguments import address, ownership_url
 from partq_spark.client.files.sources import checked_file_kind
 from partq_spark.client.publication import checked_publish_id
-from partq_spark.client.schemas import checked_ddl, columns_from
+from partq_spark.client.schemas import checked_ddl
 from partq_spark.group.documents.urls import canonical_ownership
 from partq_spark.log.admin import checked_partitions
+from partq_spark.log.connect import NamespaceAddress
 from partq_spark.log.names import checked_name
 from partq_spark.log.topics import checked_subscription, checked_topic
 from partq_spark.objects.urls import canonical_url
 
 __all__ = [
+    "NamespaceAddress",
     "address",
     "canonical_ownership",
     "canonical_url",
@@ -27,7 +29,6 @@ __all__ = [
     "checked_publish_id",
     "checked_subscription",
     "checked_topic",
-    "columns_from",
     "ownership_url",
     "parse_rfc3339",
 ]

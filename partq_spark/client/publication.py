@@ -19,7 +19,7 @@ from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.client.arguments import checked
 from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
-from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
+from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import checked_name, new_id
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.topics import checked_topic
@@ -140,7 +140,7 @@ class Publication:
     def max_message_bytes(self) -> int:
         """The least limit of the queues that get the messages: key, value and headers of one."""
         limits = [each.stage.max_message_bytes for each in self._plan.destinations]
-        return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
+        return min(limits, default=QueueConfig().max_message_bytes)
 
     @property
     def ddl(self) -> str | None:

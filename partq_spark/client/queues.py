@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client import altering, describing, messages, schemas
@@ -17,7 +17,9 @@ from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue
 from partq_spark.log import admin, subscriptions
 from partq_spark.log.connect import shared_store
-from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES, QueueConfig
+from partq_spark.log.settings import QueueConfig
+
+_DEFAULTS: Final = QueueConfig()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +41,10 @@ def create_queue(
     store: str | None = None,
     namespace: str = "default",
     retry_timeout_s: float = RETRY_TIMEOUT_S,
-    rebalance_delay_s: float = 5.0,
-    max_handoff_time_s: float = 3.0,
+    rebalance_delay_s: float = _DEFAULTS.rebalance_delay_s,
+    max_handoff_time_s: float = _DEFAULTS.max_handoff_time_s,
     access_type: Literal["non-exclusive", "exclusive"] = "non-exclusive",
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    max_message_bytes: int = _DEFAULTS.max_message_bytes,
     retention_s: float | None = None,
     quota_bytes: int | None = None,
 ) -> Queue:

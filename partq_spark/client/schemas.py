@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Invalid, WrongUse
 
 if TYPE_CHECKING:
     from partq_spark.log.schema.columns import Columns
@@ -69,18 +69,21 @@ class SchemaAlteration:
 
 def columns_from(schema: Any, key: str | None) -> Columns | None:
     """The columns that a user gives for a new queue: a DDL or the JSON of a `StructType` as text, a `StructType`, a
-    `pyarrow.Schema`; None for an untyped queue. Raises `Invalid` by place or column.
+    `pyarrow.Schema`; None for an untyped queue. Raises `WrongUse` by place or column.
     """
     if schema is None:
         if key is not None:
-            raise Invalid(
+            raise WrongUse(
                 f"key={key!r} names a column, and there is no schema: give the schema too, or leave key out (a message "
                 "of an untyped queue has a key of its own)"
             )
         return None
     from partq_spark.log.schema import versions
 
-    return versions.columns_of(versions.schema_from(_known_form(schema)), key)
+    try:
+        return versions.columns_of(versions.schema_from(_known_form(schema)), key)
+    except Invalid as error:
+        raise WrongUse(str(error)) from error
 
 
 def checked_ddl(text: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from partq_spark.client.groups import Rewind
     from partq_spark.group.retention import HeldBack
     from partq_spark.group.status import FlowView, GroupView, PartitionView
+    from partq_spark.log.settings import Setting
 
 STATUSES = ("Unassigned", "Ready", "Paused", "Unbound")
 MOST_WAITS = 16  # lines of what waits for what
@@ -31,7 +32,6 @@ Facts = tuple[tuple[str, str], ...]
 
 def queue_in_words(found: QueueDescription) -> Facts:
     """What a queue is and what it holds."""
-    config = found.config
     facts = [
         ("queue", found.queue),
         ("namespace", found.namespace),
@@ -42,12 +42,7 @@ def queue_in_words(found: QueueDescription) -> Facts:
         ("messages", f"{found.messages:,} in {plural(found.layout.partitions, 'partition')}"),
         ("oldest message", _oldest(found)),
         ("stored", size(found.bytes)),
-        ("quota", quota(config.quota_bytes, found.quota_used)),
-        ("retention", "none" if config.retention_s is None else words.seconds(config.retention_s)),
-        ("access type", config.access_type),
-        ("rebalance delay", words.seconds(config.rebalance_delay_s)),
-        ("max handoff time", words.seconds(config.max_handoff_time_s)),
-        ("max message", f"{config.max_message_bytes:,} bytes"),
+        *(_setting(found, name, each) for name, each in found.config.settings().items()),
         ("groups", ", ".join(each.group for each in found.groups) or "none"),
         ("held back", held_back_in_words(found.held_back or ()) or "nothing"),
         ("writers", f"{found.writers:,} remembered"),
@@ -73,6 +68,15 @@ def resolution(said: WriterResolution) -> str:
     """What a person said of a writer's batches."""
     what = "published already" if said.published else "new"
     return f"writer {said.writer}: batch {said.batch} and later are {what}; {said.by}, {when(said.at)} UTC"
+
+
+def _setting(found: QueueDescription, name: str, setting: Setting) -> tuple[str, str]:
+    label, value = setting.name.removesuffix("-bytes").replace("-", " "), getattr(found.config, name)
+    if name == "quota_bytes":
+        return label, quota(value, found.quota_used)
+    if value is None or setting.choices:
+        return label, value or "none"
+    return label, words.seconds(value) if setting.unit == "seconds" else f"{value:,} bytes"
 
 
 def quota(quota_bytes: int | None, used: float | None) -> str:
@@ -192,18 +196,16 @@ def reasons_in_words(found: Sequence[PartitionView]) -> tuple[str, ...]:
 # --- changes, before and after they are made --------------------------------------------------------------------------
 
 
-def setting(name: str, old: object, new: object) -> str:
-    """One setting: old → new."""
+def _change(name: str, old: object, new: object) -> str:
     old, new = ("none" if value is None else value for value in (old, new))
-    label = name.removesuffix("_s").replace("_", "-")
-    return f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was"
+    return f"{name}: {old} → {new}" if old != new else f"{name}: {new}, as it was"
 
 
 def settings(done: Alteration) -> Iterator[str]:
     """The settings of an alteration: the partition count first where it was changed, last where it would be."""
-    count = done.partitions
-    counts = [] if count is None else [setting("partitions", count.from_, count.to)]
-    others = [setting(each.setting, each.from_, each.to) for each in done.settings]
+    count, known = done.partitions, done.description.config.settings()
+    counts = [] if count is None else [_change("partitions", count.from_, count.to)]
+    others = [_change(known[each.setting].name, each.from_, each.to) for each in done.settings]
     yield from (*others, *counts) if done.dry_run else (*counts, *others)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from msgspec import structs
@@ -16,16 +16,13 @@ from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
+from partq_spark.log.model import MAX_PARTITIONS, Group, Head, QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
+from partq_spark.log.settings import check_settings
 from partq_spark.objects.api import ObjectStore, Unchanged
 from partq_spark.objects.register import Register
 
-_LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
-_LONGEST_S = 7 * 24 * 3600.0
-LONGEST_RETENTION_S = 10 * 366 * 24 * 3600.0
-LARGEST_QUOTA_BYTES = 2**60
 MOST_GROUP_BYTES = 256 * 1024
 """Of all groups in a head, which every publish writes anew: 10 ms of it on a local disk."""
 
@@ -37,34 +34,6 @@ def checked_partitions(value: object) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_PARTITIONS:
         raise Invalid(f"partitions={value!r} is not allowed: give a whole number from 1 to {MAX_PARTITIONS}")
     return int(text)
-
-
-def checked_config(config: QueueConfig) -> QueueConfig:
-    """`config` itself. Raises `Invalid` naming the first setting out of its range."""
-    for name, value in (
-        ("rebalance-delay", config.rebalance_delay_s),
-        ("max-handoff-time", config.max_handoff_time_s),
-    ):
-        if not 0 <= value <= _LONGEST_S:
-            raise Invalid(f"{name}={value!r} is not allowed: give seconds from 0 to {_LONGEST_S:.0f}")
-    if config.access_type not in ACCESS_TYPES:
-        raise Invalid(f"access-type={config.access_type!r} is not allowed: give one of {', '.join(ACCESS_TYPES)}")
-    if not 1 <= config.max_message_bytes <= _LARGEST_MESSAGE_BYTES:
-        raise Invalid(
-            f"max-message-bytes={config.max_message_bytes!r} is not allowed: give bytes from 1 to "
-            f"{_LARGEST_MESSAGE_BYTES}"
-        )
-    if config.retention_s is not None and not 1 <= config.retention_s <= LONGEST_RETENTION_S:
-        raise Invalid(
-            f"retention={config.retention_s!r} is not allowed: give seconds from 1 to {LONGEST_RETENTION_S:.0f}, or "
-            "none to keep messages until they are trimmed by hand"
-        )
-    if config.quota_bytes is not None and not 1 <= config.quota_bytes <= LARGEST_QUOTA_BYTES:
-        raise Invalid(
-            f"quota-bytes={config.quota_bytes!r} is not allowed: give bytes from 1 to {LARGEST_QUOTA_BYTES}, or none "
-            "for no limit"
-        )
-    return config
 
 
 def create_queue(
@@ -84,7 +53,8 @@ def create_queue(
     queue = QueueLog(store, namespace, name, effects, retry_timeout_s=retry_timeout_s)
     partitions = checked_partitions(partitions)
     now_us = queue.now_us()
-    settings = checked_config(config or QueueConfig())
+    settings = config or QueueConfig()
+    check_settings(asdict(settings))
     head = Head.created(queue.namespace, queue.name, "", partitions, config=settings, now_us=now_us, columns=columns)
     tried: set[str] = set()
 
@@ -124,7 +94,7 @@ def alter_queue(
     """
     if partitions is not None:
         partitions = checked_partitions(partitions)
-    checked_config(replace(QueueConfig(), **settings))  # each has a range of its own, so this needs no queue
+    check_settings(settings)
     tried: list[Columns] = []
 
     def decide(head: Head) -> Head:

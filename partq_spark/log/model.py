@@ -13,18 +13,16 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from partq_spark.base.json_documents import Positive, Seconds, Whole
+from partq_spark.base.json_documents import Positive, Whole
 from partq_spark.log.schema.columns import Columns
+from partq_spark.log.settings import QueueConfig as QueueConfig  # noqa: PLC0414 - a value of a head, as those here
 
 FORMAT = 1
 """The head of a typed queue has the next one, so that software that knows no columns refuses it by name (TYP-08)."""
 
 MAX_PARTITIONS = 1000
 MAX_KEY_BYTES = 255  # conformance DIS-04
-DEFAULT_MAX_MESSAGE_BYTES = 10_000_000
-ACCESS_TYPES = ("non-exclusive", "exclusive")
 
-AccessType = Annotated[str, Meta(pattern=rf"^({'|'.join(ACCESS_TYPES)})\Z")]
 Offsets = tuple[Whole, ...]
 """Per partition, from 0 up."""
 
@@ -212,18 +210,6 @@ class WriterPage(ArrayValue, frozen=True, kw_only=True):
     @property
     def line_bytes(self) -> int:
         return self.bytes // self.lines
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueueConfig:
-    """A queue's settings, as `partq queue create` and `alter` take them."""
-
-    rebalance_delay_s: Seconds = 5.0
-    max_handoff_time_s: Seconds = 3.0
-    access_type: AccessType = "non-exclusive"
-    max_message_bytes: Whole = DEFAULT_MAX_MESSAGE_BYTES
-    retention_s: Seconds | None = None  # how long acknowledged messages are kept; None: until they are trimmed by hand
-    quota_bytes: Whole | None = None  # stored bytes of messages beyond which nothing is published; None: any number
 
 
 class StageFloor(ArrayValue, frozen=True, kw_only=True):

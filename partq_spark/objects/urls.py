@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.objects.names import check_prefix
 
 ALLOWED: Final = "file:///absolute/dir or azure://container/prefix"
@@ -141,17 +141,17 @@ def _shown(text: str) -> str:
 def default_store(environ: Mapping[str, str]) -> str:
     """The store's URL where neither an option nor `--store` names one, in canonical form.
 
-    `PARTQ_STORE` if it is set and not empty, else `file://$HOME/.partq`. Raises `Invalid`, naming the variable.
+    `PARTQ_STORE` if it is set and not empty, else `file://$HOME/.partq`. Raises `WrongUse`, naming the variable.
     """
     given = environ.get("PARTQ_STORE", "").strip()
     if given:
         try:
             return canonical_url(given)
         except Invalid as error:
-            raise Invalid(f"the environment variable PARTQ_STORE is not usable: {error}") from None
+            raise WrongUse(f"the environment variable PARTQ_STORE is not usable: {error}") from None
     folder = default_folder(environ)
     if folder is None:
-        raise Invalid(
+        raise WrongUse(
             f"no store was named, and HOME={environ.get('HOME', '')!r} is no directory to keep one in: give the store "
             "(file:///absolute/dir or azure://container/prefix), or set PARTQ_STORE"
         )

@@ -18,7 +18,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import WrongUse
 
 TOKEN_VARIABLE: Final = "PARTQ_UI_TOKEN"  # noqa: S105 - its name
 HOSTS_VARIABLE: Final = "PARTQ_UI_HOSTS"
@@ -105,25 +105,25 @@ class Access:
 
 
 def access(host: str, environ: Mapping[str, str], *, actions: bool = False) -> Access:
-    """Who may see a page that listens on `host`, by the environment's token. Raises `Invalid` where none is there and
+    """Who may see a page that listens on `host`, by the environment's token. Raises `WrongUse` where none is there and
     one is needed, and for one that no header could carry or that could be guessed.
     """
     token = environ.get(TOKEN_VARIABLE, "").strip() or None
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-        raise Invalid(f"{TOKEN_VARIABLE} is not allowed as it is: give printable ASCII without spaces")
+        raise WrongUse(f"{TOKEN_VARIABLE} is not allowed as it is: give printable ASCII without spaces")
     if token is not None and len(token) < LEAST_TOKEN:
-        raise Invalid(
+        raise WrongUse(
             f"{TOKEN_VARIABLE} has fewer than {LEAST_TOKEN} characters and could be guessed: make one at random "
             "(openssl rand -hex 24)"
         )
     loopback = is_loopback(host)
     if token is None and not loopback:
-        raise Invalid(
+        raise WrongUse(
             f"--host {host!r} can be reached from other machines, and no token is set: set {TOKEN_VARIABLE}, or listen "
             "on 127.0.0.1"
         )
     if token is None and actions:
-        raise Invalid(
+        raise WrongUse(
             f"--allow-actions lets the page change queues and groups, and no token is set: set {TOKEN_VARIABLE}"
         )
     more = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")} - {""}

@@ -17,13 +17,12 @@ from partq_spark import client
 from partq_spark.base.errors import Invalid
 from partq_spark.client import words
 from partq_spark.page.access import Access
-from partq_spark.page.forms import form_of, number_of, seconds_of
+from partq_spark.page.forms import form_of, number_of
 from partq_spark.page.sections import Place
 
 MOST_SHOWN: Final = 200  # partitions of a preview
 MOST_UNASKED: Final = 10_000  # messages of a rewind that asks for no name
 REALLY: Final = "do"
-SETTINGS: Final = ("rebalance_delay_s", "max_handoff_time_s", "retention_s", "quota_bytes")
 
 AnswerMaker = Callable[..., Response]
 
@@ -109,14 +108,9 @@ def altered(form: Mapping[str, str]) -> dict[str, Any]:
     partitions = number_of("partitions", form.get("partitions", ""))
     if partitions is not None:
         given["partitions"] = partitions
-    for name in SETTINGS:
-        text = form.get(name, "").strip().lower()
-        if not text:
-            continue
-        if text == "none" and name in ("retention_s", "quota_bytes"):
-            given[name] = None
-        else:
-            given[name] = number_of(name, text) if name == "quota_bytes" else seconds_of(name, text)
+    for name, setting in client.QueueConfig.settings().items():
+        if text := form.get(name, "").strip():
+            given[name] = setting.parse(text)
     if not given:
         raise Invalid("nothing to alter: fill in at least one field")
     return given

@@ -38,14 +38,6 @@ def number_of(name: str, text: str) -> int | None:
     return int(text)
 
 
-def seconds_of(name: str, text: str) -> float:
-    """Seconds, fractions too. Raises `Invalid`."""
-    try:
-        return float(text)
-    except ValueError:
-        raise Invalid(f"{name}={text[:40]!r} is not allowed: give seconds, as in 86400") from None
-
-
 def offsets_of(text: str) -> dict[int, int]:
     """`0:12,3:40` as offsets by partition. Raises `Invalid`."""
     pairs = (each.partition(":") for each in text.split(",") if each)

@@ -26,10 +26,15 @@ def group(partq: Partq) -> Group:
 def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
     ddl = "id BIGINT NOT NULL, name STRING, count INT"
     partq("queue", "create", "orders", "--partitions", 2, "--schema", ddl, "--key", "id")
-    shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)["config"]
+    shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)["description"][
+        "config"
+    ]
     assert (shown["max_message_bytes"], shown["retention_s"], shown["quota_bytes"]) == (100, 60, 1000)
     assert partq(*ALTER, "--retention", "None").stdout == "retention: 60.0 → none\n"
-    assert partq.json(*ALTER, "--quota-bytes", "none", "--max-handoff-time", 3)["config"]["quota_bytes"] is None
+    assert (
+        partq.json(*ALTER, "--quota-bytes", "none", "--max-handoff-time", 3)["description"]["config"]["quota_bytes"]
+        is None
+    )
     change = ("--add-column", "coupon STRING -- of today", "--add-column", "`a b` INT", "--widen", "count BIGINT")
     planned = partq.json(*ALTER, *change, "--dry-run")["schema"]
     partq(*ALTER, *change)
@@ -47,7 +52,7 @@ def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
 @pytest.mark.conformance("RES-01")
 def test_the_number_of_partitions_changes_and_what_waits_is_said(group: Group) -> None:
     partq = group.partq
-    (first,) = partq.json(*TO_8, "--rebalance-delay", 1)["groups_first"]
+    (first,) = partq.json(*TO_8, "--rebalance-delay", 1)["groups"]
     assert (first["group"], first["messages"]) == ("billing", 38)
     assert {each["partition"]: each["waits_for"] for each in first["waits"]} == {4: [0], 5: [1], 6: [2], 7: [3]}
     assert partq.json("queue", "describe", "orders")["layout"] == {
@@ -56,7 +61,7 @@ def test_the_number_of_partitions_changes_and_what_waits_is_said(group: Group) -
         "begin": [*group.ends, 0, 0, 0, 0],
     }
     assert partq(*TO_8).stdout == "partitions: 8, as it was\n"
-    assert "groups_first" not in partq.json(*ALTER, "--max-handoff-time", 1)
+    assert partq.json(*ALTER, "--max-handoff-time", 1)["groups"] == []
     partq("publish", "orders", stdin=json_lines([{"key": f"k{number}", "value": "new"} for number in range(40)]))
     (found,) = partq.json(*ALTER, "--partitions", 2, "--dry-run")["groups"]
     waits = {each["partition"]: each["waits_for"] for each in found["waits"]}
@@ -80,7 +85,7 @@ def test_a_change_counts_as_done_though_checkpoints_cannot_be_read(
     done = group.partq(*TO_8)
     assert done.stdout == "partitions: 4 → 8\n"
     assert "was altered" in done.stderr
-    assert group.partq.json(*ALTER, "--partitions", 2)["groups_first"] is None
+    assert group.partq.json(*ALTER, "--partitions", 2)["groups"] is None
     assert "no answer" in group.partq.error(*ALTER, "--partitions", 4, "--dry-run")
     assert group.head["layouts"][-1][1] == 2
 

@@ -63,15 +63,16 @@ def test_the_log_and_the_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     """What a store says of its objects while a command runs, and the name of a file that is published."""
     program = (
         "import sys, logging\n"
-        "from partq_spark.cli import arguments, progress_bar\n"
-        "progress_bar._SHOWN_AFTER_S = 0\n"
-        "@arguments.where_options\n"
-        "def command(where):\n"
+        "from partq_spark.cli import arguments, output\n"
+        "output._SHOWN_AFTER_S = 0\n"
+        "@arguments.command('send')\n"
+        "def command():\n"
         "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
         "    print('-' * 9, file=sys.stderr)\n"
-        "    with progress_bar.Bar(f'publishing [red]{sys.argv[1][-15:]}') as bar:\n"
+        "    with output.ProgressBar(f'publishing [red]{sys.argv[1][-15:]}') as bar:\n"
         "        bar.update(1, 1, 2)\n"
-        "command(store=None, namespace='default', ownership=None, retry_timeout=0.0)\n"
+        "    yield from ()\n"
+        "command([], standalone_mode=False)\n"
     )
     ours, theirs = pty.openpty()
     try:

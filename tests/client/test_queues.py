@@ -57,9 +57,7 @@ def test_what_the_command_line_shows_the_api_gives(command: Partq, make: Make) -
     same(command, ("queue", "subscriptions"), partq.list_subscriptions(store=command.url))
     rewind = queue.rewind("billing", to="earliest", dry_run=True)
     same(command, ("checkpoints", "rewind", "orders", *group, "--to", "earliest", "--dry-run"), rewind)
-    planned = output.documents(queue.alter(partitions=4, dry_run=True))
-    assert planned.pop("description")
-    assert command.json("queue", "alter", "orders", "--partitions", 4, "--dry-run") == json.loads(json.dumps(planned))
+    same(command, ("queue", "alter", "orders", "--partitions", 4, "--dry-run"), queue.alter(partitions=4, dry_run=True))
     seen = [(each.partition, each.offset, each.key, each.value.decode()) for each in queue.browse()]
     assert seen == [
         (each["partition"], each["offset"], each["key"], each["value"]) for each in command.browse("orders")

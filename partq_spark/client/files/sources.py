@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Invalid, WrongUse
 
 if TYPE_CHECKING:
     from partq_spark.client.files.messages import Lines, MessageSource
@@ -31,12 +31,12 @@ STANDARD_INPUT = "-"
 
 
 def checked_file_kind(path: str) -> tuple[FileKind, bool]:
-    """What a file is, and whether it is gzipped, by its name. Raises `Invalid` naming the extensions there are."""
+    """What a file is, and whether it is gzipped, by its name. Raises `WrongUse` naming the extensions there are."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
     compressed = suffixes[-1:] == [".gz"]
     kind = _KINDS.get(suffixes[-2] if compressed and len(suffixes) > 1 else "".join(suffixes[-1:]))
     if kind is None or (compressed and kind == "parquet"):
-        raise Invalid(
+        raise WrongUse(
             f"{path!r} is of no kind that is known: name it .csv, .jsonl, .ndjson or .json (each also with .gz), or "
             ".parquet"
         )

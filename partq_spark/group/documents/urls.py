@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote
 
 from partq_spark.base.effects import store_effects
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid, WrongUse
 from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries
@@ -107,13 +107,13 @@ def _tls_files(scheme: str, query: str) -> tuple[tuple[str, str], ...]:
 def default_ownership(environ: Mapping[str, str]) -> str:
     """Where ownership is kept if neither an option nor `--ownership` says so: `PARTQ_OWNERSHIP`, else `none`.
 
-    Raises `Invalid`, naming the variable.
+    Raises `WrongUse`, naming the variable.
     """
     given = environ.get("PARTQ_OWNERSHIP", "").strip()
     try:
         return canonical_ownership(given) if given else "none"
     except Invalid as error:
-        raise Invalid(f"the environment variable PARTQ_OWNERSHIP is not usable: {error}") from None
+        raise WrongUse(f"the environment variable PARTQ_OWNERSHIP is not usable: {error}") from None
 
 
 # --- which object store this is ---------------------------------------------------------------------------------------
