@@ -86,16 +86,16 @@ QUEUE = {
     "alter": Lazy("Change a queue's partitions, columns and settings.", "queue_commands:alter"),
     "delete": Lazy("Delete a queue, its messages and how far its groups were, for good.", "queue_commands:delete"),
     "resolve": Lazy("Say what batches are that were refused.", "housekeeping_commands:resolve"),
-    "subscribe": Lazy("Let a queue attract messages by their topics.", "topic_commands:subscribe"),
-    "unsubscribe": Lazy("Take subscriptions back.", "topic_commands:unsubscribe"),
-    "subscriptions": Lazy("List subscriptions.", "topic_commands:subscriptions"),
+    "subscribe": Lazy("Let a queue attract messages by their topics.", "publish:subscribe"),
+    "unsubscribe": Lazy("Take subscriptions back.", "publish:unsubscribe"),
+    "subscriptions": Lazy("List subscriptions.", "publish:subscriptions"),
     "trim": Lazy("Make old messages unreadable.", "housekeeping_commands:trim"),
     "compact": Lazy("Join small stored pieces into large ones.", "housekeeping_commands:compact"),
     "collect": Lazy("Delete stored objects that nothing needs.", "housekeeping_commands:collect"),
 }
 CHECKPOINTS = {
-    "show": Lazy("Show the checkpoint of every partition.", "checkpoints_commands:show"),
-    "rewind": Lazy("Take a group back: messages are delivered again.", "checkpoints_commands:rewind"),
+    "show": Lazy("Show the checkpoint of every partition.", "group_commands:checkpoints"),
+    "rewind": Lazy("Take a group back: messages are delivered again.", "group_commands:rewind"),
 }
 GROUP = {
     "alter": Lazy("Change how a consumer group is shared.", "group_commands:alter"),

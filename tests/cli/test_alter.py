@@ -26,15 +26,11 @@ def group(partq: Partq) -> Group:
 def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
     ddl = "id BIGINT NOT NULL, name STRING, count INT"
     partq("queue", "create", "orders", "--partitions", 2, "--schema", ddl, "--key", "id")
-    shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)["description"][
-        "config"
-    ]
-    assert (shown["max_message_bytes"], shown["retention_s"], shown["quota_bytes"]) == (100, 60, 1000)
+    shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)["description"]
+    assert list(shown["config"].values())[3:] == [100, 60, 1000]
     assert partq(*ALTER, "--retention", "None").stdout == "retention: 60.0 → none\n"
-    assert (
-        partq.json(*ALTER, "--quota-bytes", "none", "--max-handoff-time", 3)["description"]["config"]["quota_bytes"]
-        is None
-    )
+    shown = partq.json(*ALTER, "--quota-bytes", "none", "--max-handoff-time", 3)["description"]
+    assert shown["config"]["quota_bytes"] is None
     change = ("--add-column", "coupon STRING -- of today", "--add-column", "`a b` INT", "--widen", "count BIGINT")
     planned = partq.json(*ALTER, *change, "--dry-run")["schema"]
     partq(*ALTER, *change)
