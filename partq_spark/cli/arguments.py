@@ -123,16 +123,6 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-class Command(click.Command):
-    """A command whose `WrongUse` is told as click tells its own, with the usage of the command."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except WrongUse as error:
-            raise click.UsageError(str(error), ctx) from error
-
-
 def command(
     name: str, *, of_store: bool = True, prints_json: bool = True
 ) -> Callable[[Callable[..., Iterator[output.Answer]]], click.Command]:
@@ -152,7 +142,7 @@ def command(
             for answer in function(**given):
                 output.show(answer, as_json=as_json)
 
-        made = click.command(name, cls=Command)(run)
+        made = click.command(name)(run)
         if "queue" in wanted:
             made.params.insert(0, click.Argument(["name"], type=NAME))
         made.params += [*[_JSON] * prints_json, *_STORE * of_store]
@@ -207,16 +197,10 @@ def _placed(given: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
     return given
 
 
-class Refused(click.ClickException):
-    """Wrong use that needs no usage text beside its message."""
-
-    exit_code = 2
-
-
 def require_yes(yes: bool, would: str) -> None:
     """End the command, which says what it would do, unless `--yes` was given."""
     if not yes:
-        raise Refused(f"this would {would}. Add --yes to do so.")
+        raise WrongUse(f"this would {would}. Add --yes to do so.")
 
 
 class _Printable(logging.Formatter):

@@ -20,7 +20,7 @@ from rich.console import Console
 from partq_spark import client
 from partq_spark.base.errors import Invalid, PartqError, WrongUse
 from partq_spark.cli import output
-from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, Command, json_option
+from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import Story
 from partq_spark.demo.flights import KEY, ddl, prepare
@@ -33,7 +33,7 @@ REBALANCE_DELAY_S: Final = 1.0
 SESSION_S: Final = 5
 
 
-@click.command("demo", cls=Command)
+@click.command("demo")
 @click.option("--partitions", type=click.IntRange(1, 64), default=8, show_default=True, help="Partitions of the queue.")
 @click.option("--store", type=STORE, metavar="URL", help="Where the queue is made.  [default: a temporary directory]")
 @click.option(

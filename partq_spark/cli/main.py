@@ -1,8 +1,7 @@
 """The entry point `partq`: the table of all commands, each imported only when it is called, and what becomes of errors.
 
-Exit codes: 0 done; 2 wrong use (click's usage errors, and arguments that no queue could take); 1 anything else, with
-one line on standard error that says what to do; by SIGPIPE where nobody reads the output any more. Nothing heavy is
-imported here.
+Exit codes: 0 done; 2 wrong use (click's usage errors, and `WrongUse`); 1 anything else. One line on standard error says
+what to do. Ends by SIGPIPE where nobody reads the output any more. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from partq_spark import __version__
-from partq_spark.base.errors import PartqError
+from partq_spark.base.errors import PartqError, WrongUse
 from partq_spark.base.process import drop_unwritten, end_unread, open_standard_streams
 from partq_spark.base.words import printable, printable_lines
 
@@ -181,6 +180,10 @@ def main() -> None:
         drop_unwritten()
 
 
+class _WrongUse(click.ClickException):
+    exit_code = 2
+
+
 @contextmanager
 def _as_one_line() -> Iterator[None]:
     try:
@@ -205,7 +208,8 @@ def _failure(message: str, error: BaseException) -> click.ClickException:
         import traceback
 
         print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201 -- whole
-    return click.ClickException(printable(" ".join(message.splitlines())))
+    kind = _WrongUse if isinstance(error, WrongUse) else click.ClickException
+    return kind(printable(" ".join(message.splitlines())))
 
 
 def _shown(error: click.ClickException) -> click.ClickException:
@@ -216,11 +220,7 @@ def _shown(error: click.ClickException) -> click.ClickException:
     shown = printable_lines(text)
     if shown == text:
         return error
-    if isinstance(error, click.UsageError):
-        return click.UsageError(shown, error.ctx)
-    from partq_spark.cli.arguments import Refused
-
-    return Refused(shown) if error.exit_code == Refused.exit_code else click.ClickException(shown)
+    return click.UsageError(shown, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(shown)
 
 
 if __name__ == "__main__":

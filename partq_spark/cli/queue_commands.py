@@ -16,7 +16,6 @@ from partq_spark.cli.arguments import (
     NAME,
     PARTITIONS,
     Checked,
-    Refused,
     checked_by,
     command,
     require_yes,
@@ -264,7 +263,7 @@ def delete(queue: client.Queue, yes: bool) -> Iterator[Answer]:
         held = queue.summary()
     except client.Corrupt as damage:
         if not yes:
-            raise Refused(
+            raise WrongUse(
                 f"this would delete {queue} for good; what is in it cannot be read: {damage}. Or add --yes to delete "
                 "it."
             ) from damage
