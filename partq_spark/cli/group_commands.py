@@ -63,7 +63,7 @@ REWINDS = (
 
 
 def _place(text: str) -> int | str:
-    from partq_spark.client.checkpoints import checked_place
+    from partq_spark.client.groups import checked_place
 
     return checked_place(text)
 
