@@ -303,7 +303,7 @@ def _newest_keys(queue: QueueLog, head: Head) -> Iterator[bytes | None]:
     import pyarrow as pa
 
     from partq_spark.log.reading import RangeReader
-    from partq_spark.log.schema.keys import keys_of
+    from partq_spark.log.schema.forms import keys_of
 
     shares = limits.split(
         {partition: end - at(head.earliest, partition) for partition, end in enumerate(head.next)}, SAMPLE_MESSAGES

@@ -178,7 +178,7 @@ class Batch:
 
     def _messages(self, pieces: Sequence[Piece]) -> Iterator[Message]:
         of = self._delivery
-        is_whole = of.wanted is None or (of.columns is None and set(STORED) <= set(of.wanted.stored))
+        is_whole = of.wanted is None or (of.columns is None and set(STORED.values()) <= set(of.wanted.stored))
         for piece in pieces if is_whole else of.read(None):
             yield from messages_of(piece, of.queue, of.columns, of.below)
 

@@ -23,8 +23,8 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.schema.keys import keys_of
-from partq_spark.log.segment_columns import headers_name, times_name
+from partq_spark.log.schema.forms import keys_of
+from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME
 
 MOST_SEARCHED: Final = 20_000
 """Messages in which one search looks for a key: the next one goes on from there."""
@@ -212,8 +212,7 @@ def messages_of(
 
 def _payload(piece: Piece) -> list[str]:
     """The names of a typed queue's columns in a piece."""
-    own = (headers_name(typed=True), times_name(typed=True))
-    return [name for name in piece.batch.schema.names if name not in own]
+    return [name for name in piece.batch.schema.names if name not in (HEADERS_NAME, TIMES_NAME)]
 
 
 def _header(header: Mapping[str, Any] | None) -> Header:

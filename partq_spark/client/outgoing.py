@@ -26,7 +26,7 @@ from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.schema.keys import keys_of
+from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment_columns import HEADERS, segment_columns
 

@@ -193,46 +193,49 @@ class Publication:
         how much of the file was read, of how much (None: nobody knows). Raises `Invalid` that names file and line or
         row, and the column and value that do not fit.
         """
-        from partq_spark.client.files import messages, sources
+        from partq_spark.client.files import sources
+        from partq_spark.log.validation import BadRow
 
         most_bytes = self.max_message_bytes
         with sources.open_source(
             fspath(path), key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes, stage=self._stage
         ) as source:
             for chunk in source.chunks():
-                messages.check(chunk, source, most_bytes, self._columns)
-                self.add_batch(chunk.batch)
+                before = self._messages
+                try:
+                    self.add_batch(chunk.batch)
+                except BadRow as bad:
+                    raise bad.at(f"{source.name} {source.unit} {chunk.places[bad.row - before]}") from None
                 if watch is not None:
                     watch(self._messages, *source.progress())
         return source.name, source.meaning
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Stage a batch that has the columns of a segment already (`log.segment_columns`)."""
-        from partq_spark.log.schema.keys import keys_of
-        from partq_spark.log.segment_columns import headers_name
+        from partq_spark.log.schema.forms import keys_of
+        from partq_spark.log.segment_columns import HEADERS_NAME
 
-        columns = self._columns
-        name = headers_name(typed=columns is not None)
-        fan = self._begin(headers=name in batch.schema.names)
-        fan.add(self._alike(batch, name))
+        fan = self._begin(headers=HEADERS_NAME in batch.schema.names)
+        fan.add(self._alike(batch))
         self._messages += batch.num_rows
-        self._without_key += keys_of(batch, columns).null_count
+        self._without_key += keys_of(batch, self._columns).null_count
 
-    def _alike(self, batch: pa.RecordBatch, headers: str) -> pa.RecordBatch:
+    def _alike(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """With a column of headers, or without, as the first batch was."""
-        if self._headers == (headers in batch.schema.names):
-            return batch
         import pyarrow as pa
 
-        from partq_spark.log.segment_columns import HEADERS
+        from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
 
+        if self._headers == (HEADERS_NAME in batch.schema.names):
+            return batch
         if self._headers:
-            return batch.append_column(pa.field(headers, HEADERS), pa.nulls(batch.num_rows, HEADERS))
-        if batch.column(headers).null_count < batch.num_rows:
+            return batch.append_column(pa.field(HEADERS_NAME, HEADERS), pa.nulls(batch.num_rows, HEADERS))
+        if batch.column(HEADERS_NAME).null_count < batch.num_rows:
+            given = "headers" if self._columns is None else HEADERS_NAME
             raise Invalid(
-                f"some of the messages have headers and some do not: give the column {headers!r} from the first on"
+                f"some of the messages have headers and some do not: give the column {given!r} from the first on"
             )
-        return batch.drop_columns([headers])
+        return batch.drop_columns([HEADERS_NAME])
 
     def commit(self) -> PublishReport:
         """Make all that was added visible: all or nothing for each queue. Raises as `log.fanout.publish_all`; under a

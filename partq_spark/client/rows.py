@@ -69,7 +69,7 @@ class RowTaker:
         return values
 
     def size(self, values: Sequence[Any]) -> int:
-        """The bytes that count for the limit of one message: those that `log.schema.sizes` finds."""
+        """The bytes that count for the limit of one message: those that `log.schema.forms` finds."""
         return sum(size(value) for size, value in zip(self._sizes, values, strict=True))
 
     def objects(self, values: Sequence[Any]) -> int:

@@ -8,8 +8,6 @@ queue takes columns and values is decided in `log.schema.conform`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import partial
-from operator import add
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +15,11 @@ import pyarrow as pa
 from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations
 from partq_spark.log.schema.conform import Taking
-from partq_spark.log.schema.forms import as_form
-from partq_spark.log.schema.sizes import pieces
+from partq_spark.log.schema.forms import as_form, pieces
 from partq_spark.log.schema.types import normal
-from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Stage
-from partq_spark.log.validation import RowOf
+from partq_spark.log.validation import BadRow
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
@@ -51,7 +48,7 @@ def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
     for batch in _chunks(reader, ("key", "value", "headers")):
         columns = _key_and_value(batch)
         if taking is not None:
-            columns.append(taken_headers(taking, batch, partial(add, row)))
+            columns.append(taken_headers(taking, batch, row))
         yield pa.RecordBatch.from_arrays(columns, schema=segment_schema(taking is not None))
         row += batch.num_rows
 
@@ -71,18 +68,16 @@ def row_batches(table: Any, stage: Stage, first_row: int) -> Iterator[pa.RecordB
                 f"column {name!r} is the index of a frame of pandas, no column of the queue's: leave it out with "
                 "frame.reset_index(drop=True)"
             )
-    own = headers_name(typed=True)
-    headers_of = headers_taking(reader.schema, own)
-    payload = [index for index, name in enumerate(names) if name not in (own, METADATA)]
+    headers_of = headers_taking(reader.schema, HEADERS_NAME)
+    payload = [index for index, name in enumerate(names) if name not in (HEADERS_NAME, METADATA)]
     taking = destinations.taking(stage, pa.schema([reader.schema.field(index) for index in payload]))
     if taking is None:
         raise Invalid(f"queue {stage.queue!r} is untyped, and takes no rows")
     row = first_row
     for batch in _chunks(reader, {*names} - {METADATA}):
-        row_of = partial(add, row)
-        made = taking(batch.select(payload), row_of)
+        made = taken(taking, batch.select(payload), row)
         if headers_of is not None:
-            made = made.append_column(pa.field(own, HEADERS), taken_headers(headers_of, batch, row_of))
+            made = made.append_column(pa.field(HEADERS_NAME, HEADERS), taken_headers(headers_of, batch, row))
         yield made
         row += batch.num_rows
 
@@ -124,9 +119,17 @@ def headers_taking(schema: pa.Schema, name: str) -> Taking | None:
     return Taking.of(pa.schema([schema.field(name)]), pa.schema([pa.field(name, HEADERS)]))
 
 
-def taken_headers(taking: Taking, batch: pa.RecordBatch, row_of: RowOf) -> pa.Array:
-    """A batch's headers. Raises `Invalid` with the row of one that is not UTF-8."""
-    return taking(batch.select(taking.schema.names), row_of).column(0)
+def taken_headers(taking: Taking, batch: pa.RecordBatch, first_row: int) -> pa.Array:
+    """A batch's headers. Raises `BadRow` for one that is not UTF-8."""
+    return taken(taking, batch.select(taking.schema.names), first_row).column(0)
+
+
+def taken(taking: Taking, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    """The batch as the queue takes it. Raises `BadRow`, which counts from `first_row` on."""
+    try:
+        return taking(batch)
+    except BadRow as bad:
+        raise bad.moved(first_row + bad.row) from None
 
 
 def _key_and_value(batch: pa.RecordBatch) -> list[pa.Array]:

@@ -25,10 +25,10 @@ from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
-from partq_spark.log.schema.bring import widened
+from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.segment import SegmentWriter, read_slice
-from partq_spark.log.segment_columns import SegmentColumns, columns_of_entry, segment_columns
+from partq_spark.log.segment_columns import TIMES_NAME, SegmentColumns, columns_of_entry, segment_columns
 from partq_spark.log.sizes import LogSizes
 
 MIN_AGE_S: Final = 300.0
@@ -298,7 +298,7 @@ def _read(queue: QueueLog, head: Head, source: _Source, columns: SegmentColumns)
     if not entry.times:
         data = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
         times = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, data], null_count=0)
-        batch = batch.append_column(pa.field(columns.times_name, TIMESTAMP, nullable=False), times)
+        batch = batch.append_column(pa.field(TIMES_NAME, TIMESTAMP, nullable=False), times)
     return widened(batch, columns.schema)
 
 

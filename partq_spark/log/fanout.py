@@ -24,11 +24,11 @@ from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor,
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import repeated
 from partq_spark.log.restaging import publish_tasks
-from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
-from partq_spark.log.segment_columns import HEADERS, headers_name
+from partq_spark.log.segment import RUN_BYTES, Stager, check_keys, check_values
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
 from partq_spark.log.staged import Stage, Staged, StagedSegment
 from partq_spark.log.topics import Attraction, checked_topic
-from partq_spark.log.validation import RowOf, first_not_utf8
+from partq_spark.log.validation import BadRow, first_not_utf8
 from partq_spark.objects.api import ObjectStore
 
 if TYPE_CHECKING:
@@ -109,20 +109,26 @@ class Fan:
         """Take messages in publish order, as `Stager.add` does; `topics` (text, may be null) if the plan goes by them.
         Rows have the columns `given`, and behind them `_headers` if there are headers.
 
-        Raises `Invalid` for a message that cannot be published anywhere or has a malformed topic, naming its row,
-        counted from 0 in this task.
+        Raises `BadRow` for a message that cannot be published anywhere or has a malformed topic; its row is counted
+        from 0 in this task.
         """
         first_row = self._rows
         self._rows += batch.num_rows
+        try:
+            self._add(batch, topics)
+        except BadRow as bad:
+            raise bad.moved(first_row + bad.row) from None
+
+    def _add(self, batch: pa.RecordBatch, topics: pa.Array | None) -> None:
         if self._plan.by_topic and topics is not None:
-            self._check_keys(batch, first_row)
-            self._spread(batch, topics, first_row)
+            self._check(batch)
+            self._spread(batch, topics)
             return
-        taken = _Taken(batch, lambda index: first_row + index, headers=self._headers)
+        taken = _Taken(batch, headers=self._headers)
         for number in range(len(self._plan.destinations)):
             self._stager(number).add(taken.by(self._taking(number)))
         if self._plan.topic is not None and not self._plan.destinations:
-            self._check_keys(batch, first_row)
+            self._check(batch)
             self._missed(batch.num_rows, [self._plan.topic])
 
     def finish(self) -> tuple[list[StagedFor], Unattracted]:
@@ -136,49 +142,51 @@ class Fan:
         self._exit.close()
         return made, self._unattracted
 
-    def _spread(self, batch: pa.RecordBatch, topics: pa.Array, first_row: int) -> None:
+    def _spread(self, batch: pa.RecordBatch, topics: pa.Array) -> None:
         # Nulls become an entry of the dictionary too, so each distinct topic is looked at once, and so is their lack.
         encoded = topics.cast(pa.string()).dictionary_encode(null_encoding="encode")
         if first_not_utf8(encoded.dictionary) is not None:
-            row = first_row + (first_not_utf8(topics) or 0)
-            raise Invalid(f"row {row} cannot be published: its topic is not valid UTF-8; topics are text")
+            said = " cannot be published: its topic is not valid UTF-8; topics are text"
+            raise BadRow(first_not_utf8(topics) or 0, said)
         distinct: list[str | None] = encoded.dictionary.to_pylist()
         theirs: dict[int, list[int]] = {}  # destination → entries of the dictionary
         missed: list[int] = []
         for entry, topic in enumerate(distinct):
-            owners = self._of(topic, topics, first_row)
+            owners = self._of(topic, topics)
             for owner in owners:
                 theirs.setdefault(owner, []).append(entry)
             if not owners:
                 missed.append(entry)
-        taken = _Taken(batch, lambda index: first_row + index, headers=self._headers)
+        taken = _Taken(batch, headers=self._headers)
         for owner, entries in theirs.items():
             theirs_taken = taken.by(self._taking(owner))
             if len(entries) == len(distinct):
-                self._stager(owner).add(theirs_taken, lambda index: first_row + index)
+                self._stager(owner).add(theirs_taken)
                 continue
             chosen = _chosen(entries, len(distinct)).take(encoded.indices)
-            self._stager(owner).add(theirs_taken.filter(chosen), _row_of(chosen, first_row))
+            try:
+                self._stager(owner).add(theirs_taken.filter(chosen))
+            except BadRow as bad:
+                raise bad.moved(pc.indices_nonzero(chosen)[bad.row].as_py()) from None
         if missed:
             chosen = _chosen(missed, len(distinct)).take(encoded.indices)
             self._missed(chosen.true_count, [topic for entry in missed if (topic := distinct[entry]) is not None])
 
-    def _of(self, topic: str | None, topics: pa.Array, first_row: int) -> tuple[int, ...]:
+    def _of(self, topic: str | None, topics: pa.Array) -> tuple[int, ...]:
         if topic is None:
             if self._rest is None:
-                row = first_row + pc.index(pc.is_null(topics), True).as_py()
-                raise Invalid(
-                    f"row {row} has no topic (null), and no queue was named for such messages: give the option queue "
-                    "for them, or a topic to every row"
+                said = (
+                    " has no topic (null), and no queue was named for such messages: give the option queue for them, "
+                    "or a topic to every row"
                 )
+                raise BadRow(pc.index(pc.is_null(topics), True).as_py(), said)
             return (self._rest,)
         owners = self._owners.get(topic)
         if owners is None:
             try:
                 owners = self._attraction.owners(checked_topic(topic))
             except Invalid as error:
-                row = first_row + topics.to_pylist().index(topic)
-                raise Invalid(f"row {row} cannot be published: {error}") from None
+                raise BadRow(topics.to_pylist().index(topic), f" cannot be published: {error}") from None
             if len(self._owners) >= MOST_KNOWN:
                 self._owners.clear()
             self._owners[topic] = owners
@@ -187,10 +195,11 @@ class Fan:
     def _missed(self, messages: int, topics: Iterable[str]) -> None:
         self._unattracted = _sum(self._unattracted, Unattracted(messages, tuple(topics)))
 
-    def _check_keys(self, batch: pa.RecordBatch, first_row: int) -> None:
+    def _check(self, batch: pa.RecordBatch) -> None:
         """Also of messages that go nowhere. Rows that go nowhere are not looked at: no queue says what they are."""
         if self._given is None:
-            check_keys(batch.column("key"), lambda index: first_row + index)
+            check_values(batch.column("value"))
+            check_keys(batch.column("key"))
 
     def _taking(self, number: int) -> Taking | None:
         """How a destination takes the messages. Raises `Invalid` if it does not, or if the batch goes to one with other
@@ -222,23 +231,21 @@ class Fan:
 class _Taken:
     """One batch as the queues take it: made once for all that have their columns in the same order."""
 
-    def __init__(self, batch: pa.RecordBatch, row_of: RowOf, *, headers: bool) -> None:
+    def __init__(self, batch: pa.RecordBatch, *, headers: bool) -> None:
         self._batch = batch
-        self._row_of = row_of
         self._headers = headers
         self._made: list[tuple[Taking, pa.RecordBatch]] = []
 
     def by(self, how: Taking | None) -> pa.RecordBatch:
-        """Raises `Invalid` as `Taking` does."""
+        """Raises `BadRow` as `Taking` does."""
         if how is None:
             return self._batch
         for known, made in self._made:
             if known == how:
                 return made
-        made = how(self._batch, self._row_of)
+        made = how(self._batch)
         if self._headers:
-            name = headers_name(typed=True)
-            made = made.append_column(pa.field(name, HEADERS), self._batch.column(name))
+            made = made.append_column(pa.field(HEADERS_NAME, HEADERS), self._batch.column(HEADERS_NAME))
         self._made.append((how, made))
         return made
 
@@ -249,10 +256,6 @@ def _chosen(entries: Sequence[int], count: int) -> pa.Array:
     for entry in entries:
         bits[entry // 8] |= 1 << entry % 8
     return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(bits))], null_count=0)
-
-
-def _row_of(chosen: pa.Array, first_row: int) -> Callable[[int], int]:
-    return lambda index: first_row + int(pc.indices_nonzero(chosen)[index].as_py())
 
 
 def _sum(left: Unattracted, right: Unattracted) -> Unattracted:

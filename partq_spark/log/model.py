@@ -28,8 +28,13 @@ Offsets = tuple[Whole, ...]
 
 
 def key_too_long(which: str, size: int) -> str:
-    """The words in which a key of `size` bytes is refused (DIS-04); `which` says whose, or begins it."""
-    return f"the key {which} has {size} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: shorten it or hash it"
+    """The words in which a key of `size` bytes is refused (DIS-04); `which` begins it."""
+    return f"the key {which} {too_long(size)}"
+
+
+def too_long(size: int) -> str:
+    """What is said of a key of `size` bytes."""
+    return f"has {size} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: shorten it or hash it"
 
 
 class Slice(NamedTuple):

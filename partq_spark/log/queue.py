@@ -249,9 +249,8 @@ class QueueLog:
     def times_us(self, entry: Entry, piece: Slice) -> list[int]:
         """When the messages of a slice of a compacted entry were published. Raises `ObjectMissing`, `Corrupt`."""
         from partq_spark.log.segment import read_slice, times_us  # Arrow, which few seeks need
-        from partq_spark.log.segment_columns import columns_of_entry
+        from partq_spark.log.segment_columns import TIMES_NAME, columns_of_entry
 
         name = self.segment_folder + entry.segments[piece.segment]
         columns = columns_of_entry(entry, self.head.columns)
-        only = columns.times_name
-        return times_us(read_slice(self.store, name, piece, columns, only=(only,)).column(only))
+        return times_us(read_slice(self.store, name, piece, columns, only=(TIMES_NAME,)).column(TIMES_NAME))

@@ -17,10 +17,11 @@ from partq_spark.log import names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import read_slice, times_us
-from partq_spark.log.segment_columns import SegmentColumns, columns_of_entry, headers_name, segment_columns, times_name
+from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME, SegmentColumns, columns_of_entry, segment_columns
+from partq_spark.log.validation import BadRow
 
 if TYPE_CHECKING:
-    from partq_spark.log.schema.bring import Bringing
+    from partq_spark.log.schema.conform import Bringing
 
 logger = logging.getLogger(__name__)
 
@@ -36,26 +37,24 @@ class _LookAgain(Exception):
 
 
 class Piece(NamedTuple):
-    """Consecutive messages of one partition; `offset` is that of the first. `batch` has the columns of an untyped
-    queue's segment, or those of them that the reader was asked for; of a typed queue's the columns that the reader
-    takes, and behind them those of partq's own that the segment has (`headers`, `times`).
+    """Consecutive messages of one partition; `offset` is that of the first. `batch` has the queue's columns that the
+    reader takes, and behind them those of partq's own that the segment has (`headers`, `times`).
     """
 
     partition: int
     offset: int
     time_us: int  # when all were published, unless `times` says it; then that of the last they were compacted with
     batch: pa.RecordBatch
-    typed: bool = False
 
     @property
     def headers(self) -> pa.Array | None:
         """The column of headers; None: there are none."""
-        return self._column(headers_name(typed=self.typed))
+        return self._column(HEADERS_NAME)
 
     @property
     def times(self) -> pa.Array | None:
         """When each message was published; None: all at `time_us`."""
-        return self._column(times_name(typed=self.typed))
+        return self._column(TIMES_NAME)
 
     def times_us(self) -> list[int]:
         """When each message was published (Unix, microseconds)."""
@@ -77,15 +76,19 @@ class _Slices(NamedTuple):
 
 
 def _slices(columns: SegmentColumns, payload: pa.Schema, only: Collection[str] | None) -> _Slices:
-    """For slices of a typed queue, of which the reader takes `payload`, and of partq's own columns those in `only`."""
-    from partq_spark.log.schema.bring import Bringing
-
+    """For slices of which the reader takes `payload`, and of partq's own columns those in `only`."""
     wanted = SegmentColumns(
         payload=payload,
-        headers=columns.headers and (only is None or columns.headers_name in only),
-        times=columns.times and (only is None or columns.times_name in only),
+        headers=columns.headers and (only is None or HEADERS_NAME in only),
+        times=columns.times and (only is None or TIMES_NAME in only),
     ).schema
+    if wanted == columns.schema:
+        return _Slices(columns, None, None)
     there = pa.schema([field for field in columns.schema if field.name in wanted.names])
+    if wanted == there:
+        return _Slices(columns, frozenset(there.names), None)
+    from partq_spark.log.schema.conform import Bringing
+
     return _Slices(columns, frozenset(there.names), Bringing.of(there, wanted))
 
 
@@ -96,9 +99,9 @@ class RangeReader:
     object is gone. With `fail_on_data_loss=False` messages that are gone are skipped with a warning; otherwise
     `ObjectMissing` is raised.
 
-    `payload`: the columns that the reader of a typed queue takes (`schema.bring.chosen`), in its order and with its
-    types; None: those that the queue had when the view was made. `only` as in `read_slice`; a typed queue's payload is
-    decoded as `payload` says, and `only` says which of partq's own columns are.
+    `payload`: the queue's columns that the reader takes (`schema.conform.chosen_columns`), in its order and with its
+    types; None: those that the queue had when the view was made, of an untyped queue those in `only`. `only` names the
+    columns of partq's own that are wanted; None: all.
     """
 
     def __init__(
@@ -116,8 +119,10 @@ class RangeReader:
         self._log = log
         self._fail = fail_on_data_loss
         self._payload = payload
-        if payload is None and log.columns is not None:
+        if payload is None:
             self._payload = segment_columns(log.columns).payload
+            if log.columns is None and only is not None:
+                self._payload = pa.schema([field for field in self._payload if field.name in only])
         self._only = only
         self._slices: dict[tuple[int | None, bool, bool], _Slices] = {}
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}
@@ -181,7 +186,6 @@ class RangeReader:
             expected,
             entry.time_us,
             batch.slice(expected - piece.offset, to - expected),
-            self._payload is not None,
         )
         if slices.bringing is not None:
             rows = self._brought(rows, slices.bringing)
@@ -193,18 +197,15 @@ class RangeReader:
         found = self._slices.get(kind)
         if found is None:
             columns = columns_of_entry(entry, self._log.columns)
-            if self._payload is None:
-                found = _Slices(columns, self._only, None)
-            else:
-                found = _slices(columns, self._payload, self._only)
-            self._slices[kind] = found
+            found = self._slices[kind] = _slices(columns, self._payload, self._only)
         return found
 
     def _brought(self, piece: Piece, bringing: Bringing) -> Piece:
-        def where(row: int) -> str:
-            return f"{self._queue}, partition {piece.partition}, offset {piece.offset + row}"
-
-        return piece._replace(batch=bringing(piece.batch, where))
+        try:
+            return piece._replace(batch=bringing(piece.batch))
+        except BadRow as bad:
+            at = piece.offset + bad.row
+            raise bad.at(f"{self._queue}, partition {piece.partition}, offset {at}") from None
 
     def _look_again_for(self, name: str, error: ObjectMissing) -> None:
         """Raise `_LookAgain` unless it is certain that the object is lost: the head by which it was asked for was read

@@ -82,7 +82,7 @@ def staged_batches(queue: QueueLog, task: Staged, schema: pa.Schema) -> Iterator
 
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
     """
-    from partq_spark.log.schema.bring import widened
+    from partq_spark.log.schema.conform import widened
     from partq_spark.log.segment import read_slice
     from partq_spark.log.segment_columns import segment_columns
 
@@ -138,9 +138,9 @@ def _published(
     """
     import pyarrow.compute as pc
 
-    from partq_spark.log.schema.bring import widened
+    from partq_spark.log.schema.conform import widened
     from partq_spark.log.segment import read_slice
-    from partq_spark.log.segment_columns import columns_of_entry
+    from partq_spark.log.segment_columns import TIMES_NAME, columns_of_entry
 
     columns = columns_of_entry(entry, head.columns)
     for piece in entry.slices:
@@ -148,7 +148,7 @@ def _published(
             continue  # trimmed, and perhaps collected
         batch = read_slice(queue.store, queue.segment_folder + entry.segments[piece.segment], piece, columns)
         if entry.times:
-            times = batch.column(columns.times_name).cast("int64")
+            times = batch.column(TIMES_NAME).cast("int64")
             batch = batch.filter(pc.equal(times, record.time_us))
         yield widened(batch, schema)
 

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt
 from partq_spark.log import names
 from partq_spark.log.decoding import decoded
-from partq_spark.log.model import MAX_KEY_BYTES, Slice, key_too_long
+from partq_spark.log.model import MAX_KEY_BYTES, Slice, too_long
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.segment_columns import SegmentColumns, segment_columns
+from partq_spark.log.segment_columns import HEADERS_NAME, SegmentColumns, segment_columns
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
-from partq_spark.log.validation import RowOf, check_batch, first_not_utf8
+from partq_spark.log.validation import BadRow, check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
@@ -31,39 +31,39 @@ RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustere
 _TOGETHER_BYTES = 64 * 1024  # of a segment, passed to the store at once; what is larger is not copied
 
 
-def check_values(values: pa.Array, first_row: int) -> None:
-    """Raises `Invalid` if one of `values` is null. `first_row` is the number of the first of them in its task."""
+def check_values(values: pa.Array) -> None:
+    """Raises `BadRow` if one of `values` is null."""
     if values.null_count:
-        row = first_row + pc.index(pc.is_null(values), True).as_py()
-        raise Invalid(f"row {row} has no value: every message needs one (an empty value is allowed, null is not)")
+        said = (
+            " has no value: every message needs one (an empty value is allowed, null is not; CSV cannot tell them "
+            "apart, use JSON lines or Parquet)"
+        )
+        raise BadRow(pc.index(pc.is_null(values), True).as_py(), said)
 
 
-def check_keys(keys: pa.Array, row_of: RowOf) -> None:
-    """Raises `Invalid` if one of `keys` (text) is not UTF-8, or longer than 255 bytes (DIS-04). `row_of` says which row
-    of its task an index is.
-    """
+def check_keys(keys: pa.Array) -> None:
+    """Raises `BadRow` if one of `keys` (text) is not UTF-8, or longer than 255 bytes (DIS-04)."""
     bad = first_not_utf8(keys)
     if bad is not None:
-        raise Invalid(
-            f"the key of row {row_of(bad)} is not valid UTF-8 ({keys[bad].as_buffer().to_pybytes()[:40]!r}): encode it,"
-            " for example with hex()"
-        )
+        begins = repr(keys[bad].as_buffer().to_pybytes()[:40])
+        raise BadRow(bad, f" is not valid UTF-8 ({begins}): encode it, for example with hex()", "the key of ")
     key_bytes = pc.binary_length(keys)
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:
         index = pc.index(key_bytes, longest).as_py()
         begins = f"it begins with {keys[index].as_py()[:40]!r}"
-        raise Invalid(f"{key_too_long(f'of row {row_of(index)}', longest)}; {begins}")
+        raise BadRow(index, f" {too_long(longest)}; {begins}", "the key of ")
 
 
-def check_headers(headers: pa.Array, row_of: RowOf) -> None:
-    """Raises `Invalid` if the key of a header is not UTF-8; `row_of` as in `check_keys`."""
+def check_headers(headers: pa.Array) -> None:
+    """Raises `BadRow` if the key of a header is not UTF-8."""
     bad = first_not_utf8(headers)
     if bad is not None:
-        raise Invalid(
-            f"a header of row {row_of(bad)} has a key that is not valid UTF-8: encode it, for example with hex(), or"
-            " put the bytes into the header's value"
+        said = (
+            " has a key that is not valid UTF-8: encode it, for example with hex(), or put the bytes into the header's"
+            " value"
         )
+        raise BadRow(bad, said, "a header of ")
 
 
 def _codec(compression: str) -> pa.Codec | None:
@@ -120,25 +120,23 @@ class Stager:
     ) -> None:
         self._exit.__exit__(kind, error, trace)
 
-    def add(self, batch: pa.RecordBatch, row_of: RowOf | None = None) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         """Take messages in publish order. `batch` has exactly the columns of the segment (`segment_columns`); a typed
         queue's values were looked at before (`schema.conform`).
 
-        Raises `Invalid` for a message that cannot be published, naming its row (counted from 0 in this task) and the
-        limit. `row_of` says which row an index in `batch` is, where not all of the task's rows come here.
+        Raises `BadRow` for a message that cannot be published.
         """
         if batch.num_rows == 0:
             return
-        rows = row_of or (lambda index: self._rows + index)
-        if self._columns.payload is None:
-            check_values(batch.column("value"), self._rows)
+        if self._stage.columns is None:
+            check_values(batch.column("value"))
         keys = self._keys(batch)
-        check_keys(keys, rows)
+        check_keys(keys)
         if self._columns.headers:
-            check_headers(batch.column(self._columns.headers_name), rows)
+            check_headers(batch.column(HEADERS_NAME))
         size = batch.nbytes
         if size > self._stage.max_message_bytes:  # else no single message can be larger
-            self._check_sizes(batch, rows)
+            self._check_sizes(batch)
         placed = partitions_of(keys.cast(pa.binary()), self._stage.partitions, self._seed, self._rows)
         self._run.add(batch, placed, size)
         self._rows += batch.num_rows
@@ -161,25 +159,25 @@ class Stager:
         )
 
     def _keys(self, batch: pa.RecordBatch) -> pa.Array:
-        if self._columns.payload is None:
+        if self._stage.columns is None:
             return batch.column("key")
-        from partq_spark.log.schema.keys import keys_of
+        from partq_spark.log.schema.forms import keys_of
 
         return keys_of(batch, self._stage.columns)
 
-    def _check_sizes(self, batch: pa.RecordBatch, row_of: RowOf) -> None:
-        from partq_spark.log.schema.sizes import row_bytes
+    def _check_sizes(self, batch: pa.RecordBatch) -> None:
+        from partq_spark.log.schema.forms import row_bytes
 
         sizes, limit = row_bytes(batch), self._stage.max_message_bytes
         largest = pc.max(sizes).as_py()
         if largest > limit:
-            row = row_of(pc.index(sizes, largest).as_py())
-            what = "key, value and headers" if self._columns.payload is None else "in all its columns"
-            raise Invalid(
-                f"the message of row {row} has {largest} bytes ({what}), queue {self._stage.queue!r} "
-                f"takes {limit}: store large payloads elsewhere and publish their address, or raise the limit with "
+            what = "key, value and headers" if self._stage.columns is None else "in all its columns"
+            said = (
+                f" has {largest} bytes ({what}), queue {self._stage.queue!r} takes {limit}: store large payloads "
+                "elsewhere and publish their address, or raise the limit with "
                 f"`partq queue alter {self._stage.queue} --max-message-bytes N`"
             )
+            raise BadRow(pc.index(sizes, largest).as_py(), said, "the message of ")
 
     def _flush(self) -> None:
         if not self._run.bytes:

@@ -1,8 +1,8 @@
 """Which columns a segment has: those of its messages, and partq's own for headers and times. Pure, no I/O.
 
 An untyped queue's messages are `key` and `value`. A typed queue's are the columns of the version that they were staged
-for, under their own names, so that any Arrow tool reads a segment (TYP-07); partq's own begin with `_` there, which no
-column of a queue does. The key is not stored twice.
+for, under their own names, so that any Arrow tool reads a segment (TYP-07). partq's own begin with `_`, which no column
+of a queue does. The key is not stored twice.
 
 What typed queues alone need is imported where it is used, here, in `segment`, `reading` and `fanout`: it would cost
 each of Spark's workers 6 ms for untyped ones too.
@@ -11,7 +11,7 @@ each of Spark's workers 6 ms for untyped ones too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -24,55 +24,33 @@ from partq_spark.log.schema.types import TIMESTAMP
 HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 PLAIN: Final = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
-WITH_HEADERS: Final = PLAIN.append(pa.field("headers", HEADERS))
+
+HEADERS_NAME: Final = "_headers"
+TIMES_NAME: Final = "_timestamp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentColumns:
-    """`payload`: a typed queue's columns; None: key and value. `headers`: there is a column of headers; `times`: of
-    times of publishing, because it was compacted from several publishes. Made once for many slices.
+    """`payload`: the messages' own. `headers`: there is a column of headers; `times`: of times of publishing, because
+    it was compacted from several publishes. Made once for many slices.
     """
 
-    payload: pa.Schema | None = None
+    payload: pa.Schema
     headers: bool = False
     times: bool = False
 
     @cached_property
     def schema(self) -> pa.Schema:
         """All columns, in their order."""
-        schema = PLAIN if self.payload is None else self.payload
+        schema = self.payload
         if self.headers:
-            schema = schema.append(pa.field(self.headers_name, HEADERS))
+            schema = schema.append(pa.field(HEADERS_NAME, HEADERS))
         if self.times:
-            schema = schema.append(pa.field(self.times_name, TIMESTAMP, nullable=False))
+            schema = schema.append(pa.field(TIMES_NAME, TIMESTAMP, nullable=False))
         return schema
 
-    @property
-    def headers_name(self) -> str:
-        return headers_name(typed=self.payload is not None)
 
-    @property
-    def times_name(self) -> str:
-        return times_name(typed=self.payload is not None)
-
-
-def headers_name(*, typed: bool) -> str:
-    """The name of the column of headers."""
-    return "_headers" if typed else "headers"
-
-
-def times_name(*, typed: bool) -> str:
-    """The name of the column of times of publishing."""
-    return "_timestamp" if typed else "timestamp"
-
-
-_UNTYPED: Final = {
-    (headers, times): SegmentColumns(headers=headers, times=times)
-    for headers in (False, True)
-    for times in (False, True)
-}
-
-
+@lru_cache(maxsize=64)
 def segment_columns(
     columns: Columns | None, version: int | None = None, *, headers: bool = False, times: bool = False
 ) -> SegmentColumns:
@@ -80,7 +58,7 @@ def segment_columns(
     Raises `Corrupt` for a version that it does not have.
     """
     if columns is None:
-        return _UNTYPED[headers, times]
+        return SegmentColumns(payload=PLAIN, headers=headers, times=times)
     from partq_spark.log.schema.versions import schema_of
 
     return SegmentColumns(payload=schema_of(columns, version), headers=headers, times=times)
@@ -97,7 +75,5 @@ def columns_of_entry(entry: Entry, columns: Columns | None) -> SegmentColumns:
 
 
 def segment_schema(headers: bool, times: bool = False) -> pa.Schema:
-    """The columns of an untyped queue's segment: `key` (string, nullable), `value` (binary), `headers` where it has
-    them, and `timestamp` (of publishing) where it was compacted from several publishes.
-    """
-    return _UNTYPED[headers, times].schema
+    """All columns of an untyped queue's segment."""
+    return segment_columns(None, headers=headers, times=times).schema

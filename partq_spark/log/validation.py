@@ -13,8 +13,40 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-RowOf = Callable[[int], int]
-"""Says which row of what the publisher (or its task) handed over an index into a batch is."""
+from partq_spark.base.errors import Invalid
+
+
+class BadRow(Invalid):
+    """A message that cannot be published. `row` is its index in the batch that was handed over; whoever handed it over
+    knows it by a number of its own (`moved`), or by a place in a file (`at`).
+    """
+
+    def __init__(self, row: int, said: str, before: str = "") -> None:
+        """`said` goes on behind the row's number or place, `before` stands in front of it."""
+        super().__init__(f"{before}row {row}{said}")
+        self.row = row
+        self._said = said
+        self._before = before
+
+    def moved(self, row: int) -> BadRow:
+        """The same, of a row with another number."""
+        return BadRow(row, self._said, self._before)
+
+    def at(self, place: str) -> Invalid:
+        """The same, of what stands at `place`."""
+        return Invalid(f"{self._before}{place}{self._said}")
+
+
+def first_bad(column: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
+    """The index of the first value for which a part of the column is not good; there is one."""
+    first, rows = 0, len(column)
+    while rows > 1:
+        half = rows // 2
+        if is_good(column.slice(first, half)):
+            first, rows = first + half, rows - half
+        else:
+            rows = half
+    return first
 
 
 def is_utf8(column: pa.Array) -> bool:
@@ -53,16 +85,7 @@ def _is_ascii(column: pa.Array, *, large: bool) -> bool:
 
 def first_not_utf8(column: pa.Array) -> int | None:
     """The index of the first row with a text that is not UTF-8; None if all are."""
-    if is_utf8(column):
-        return None
-    first, rows = 0, len(column)
-    while rows > 1:
-        half = rows // 2
-        if is_utf8(column.slice(first, half)):
-            first, rows = first + half, rows - half
-        else:
-            rows = half
-    return first
+    return None if is_utf8(column) else first_bad(column, is_utf8)
 
 
 def check_batch(batch: pa.RecordBatch, *, thoroughly: bool) -> None:

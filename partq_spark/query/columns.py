@@ -20,7 +20,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
 from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.types import TIMESTAMP, normal
-from partq_spark.log.segment_columns import HEADERS, headers_name, times_name
+from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.settings import (
     HEADERS_TYPE,
@@ -51,8 +51,6 @@ METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
     name: ARROW_TYPES[kinds[0]] for name, kinds in SOURCE_TYPES.items() if name not in ("key", "value")
 }
 """The fields of `_metadata`, called as the columns of an untyped queue's reader are."""
-
-_STORED: Final = {"headers": headers_name(typed=True), "timestamp": times_name(typed=True)}
 
 
 # --- which columns a reader gives -------------------------------------------------------------------------------------
@@ -118,7 +116,7 @@ def message_columns(columns: Sequence[SourceColumn]) -> WantedColumns:
     return WantedColumns(
         schema=pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in columns]),
         sources=tuple(column.source for column in columns),
-        stored=tuple(column.source for column in columns if column.source in STORED),
+        stored=tuple(STORED[column.source] for column in columns if column.source in STORED),
     )
 
 
@@ -127,7 +125,7 @@ def _row_columns(schema: pa.Schema, payload: pa.Schema, metadata: tuple[str, ...
     sources: list[Source] = list(range(len(payload)))
     if metadata:
         sources.insert(next(at for at, name in enumerate(schema.names) if name.lower() == METADATA), metadata)
-    stored = tuple(_STORED[name] for name in metadata if name in _STORED)
+    stored = tuple(STORED[name] for name in metadata if name in STORED)
     return WantedColumns(schema=schema, sources=tuple(sources), stored=stored, payload=payload)
 
 
@@ -137,7 +135,7 @@ def wanted_typed_columns(columns: Columns, wanted: pa.Schema) -> WantedColumns:
 
     Raises `Invalid` for the first that the queue does not have so.
     """
-    from partq_spark.log.schema.bring import chosen_columns
+    from partq_spark.log.schema.conform import chosen_columns
 
     if not len(wanted):
         raise Invalid(f"no column is named: name some of {_named(columns)}")

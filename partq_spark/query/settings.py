@@ -93,7 +93,8 @@ SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
     "redelivered": ("boolean",),
     "headers": (HEADERS_TYPE,),
 }
-STORED = ("key", "value", "headers", "timestamp")  # in segments; the others are made where messages are read
+# What they are called in segments (`log.segment_columns`); the others are made where messages are read.
+STORED: Mapping[str, str] = {"key": "key", "value": "value", "headers": "_headers", "timestamp": "_timestamp"}
 
 # The columns of a source that a sink ignores, so that a plain copy from queue to queue works.
 IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")

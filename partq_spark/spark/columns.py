@@ -156,12 +156,9 @@ class SinkColumns:
         """Whether there is such a column."""
         return self.headers_at is not None
 
-    def taken(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """The columns as staging takes them, the headers behind them; nothing is copied where types agree. `first_row`
-        is the number of the batch's first row in its task.
-
-        Raises `Invalid` for a binary key that is not UTF-8, and for a value that is null; all else is seen where rows
-        are staged.
+    def taken(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns as staging takes them, the headers behind them; nothing is copied where types agree. What queues
+        do not take is seen where rows are staged.
         """
         import pyarrow as pa
 
@@ -172,39 +169,19 @@ class SinkColumns:
             columns = [batch.column(place) for place in self.places]
             names = [*self.given.names, *([TYPED_HEADERS] if headers else [])]
             return pa.RecordBatch.from_arrays([*columns, *headers], names=names)
-        columns = self._key_and_value(batch, first_row)
+        columns = self._key_and_value(batch)
         return pa.RecordBatch.from_arrays([*columns, *headers], schema=segment_schema(self.headers))
 
     def topics(self, batch: pa.RecordBatch) -> pa.Array | None:
         """The column of topics; None if there is none."""
         return None if self.topic_at is None else batch.column(self.topic_at)
 
-    def _key_and_value(self, batch: pa.RecordBatch, first_row: int) -> list[pa.Array]:
+    def _key_and_value(self, batch: pa.RecordBatch) -> list[pa.Array]:
         import pyarrow as pa
 
-        from partq_spark.log.segment import check_values
-
         key_at, value_at = self.places
-        value = batch.column(value_at).cast(pa.binary())
         key = pa.nulls(batch.num_rows, pa.string()) if key_at is None else batch.column(key_at)
-        try:
-            key = key.cast(pa.string())
-        except pa.ArrowInvalid:
-            row = next(index for index, raw in enumerate(key.to_pylist()) if not _is_utf8(raw))
-            raise Invalid(
-                f"the key of row {first_row + row} is not valid UTF-8 ({key[row].as_py()[:40]!r}): encode it, for "
-                "example with hex()"
-            ) from None
-        check_values(value, first_row)
-        return [key, value]
-
-
-def _is_utf8(raw: bytes | None) -> bool:
-    try:
-        (raw or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return [key.cast(pa.binary()).view(pa.string()), batch.column(value_at).cast(pa.binary())]
 
 
 def sink_columns(plan: FanPlan, schema: StructType) -> SinkColumns:

@@ -100,10 +100,8 @@ class _Sink:
         with fanout.Fan(
             store, self._plan, seed=seed, headers=columns.headers, compression=compression, given=columns.given
         ) as fan:
-            first_row = 0
             for batch in rows:
-                fan.add(columns.taken(batch, first_row), columns.topics(batch))
-                first_row += batch.num_rows
+                fan.add(columns.taken(batch), columns.topics(batch))
             staged, unattracted = fan.finish()
         return StagedTask(
             staged=staged, unattracted=unattracted, task=task, query=query, batch=int(batch_id) if batch_id else None

@@ -24,14 +24,14 @@ from tests.support.command_line import Partq, json_lines
 def chunks(monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch]:
     """What a publish stages, piece by piece."""
     found: list[pa.RecordBatch] = []
-    messages: Any = importlib.import_module("partq_spark.client.files.messages")
-    check = messages.check
+    publication: Any = importlib.import_module("partq_spark.client.publication").Publication
+    add_batch = publication.add_batch
 
-    def watched(chunk: Any, *rest: Any) -> None:
-        found.append(chunk.batch)
-        check(chunk, *rest)
+    def watched(self: Any, batch: pa.RecordBatch) -> None:
+        found.append(batch)
+        add_batch(self, batch)
 
-    monkeypatch.setattr(messages, "check", watched)
+    monkeypatch.setattr(publication, "add_batch", watched)
     return found
 
 

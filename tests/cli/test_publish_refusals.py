@@ -66,13 +66,13 @@ FILES: list[tuple[str, Any, str]] = [
         {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
         "column 'm' has type map<",
     ),
-    ("a.parquet", {"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, "FILE row 2 has a key that is not UTF-8"),
+    ("a.parquet", {"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, "the key of FILE row 2 is not valid UTF-8"),
     ("a.parquet --key-column id", {"id": texts(b"a", BAD), "n": [1, 2]}, "FILE row 2 has text in 'id'"),
     ("a.parquet", {"n": [1, 2], "t": texts(b"a", BAD)}, "FILE row 2 has text in 't' that is not UTF-8"),
     (
         "a.parquet",
         {"value": texts(b"1", b"2"), "headers": headers_of(b"ok", BAD)},
-        "FILE row 2 has a header's key that is not",
+        "a header of FILE row 2 has a key that is not",
     ),
 ]
 """For the untyped queue: the file's name and options, what is in it, and what is said; `FILE` is its path."""
@@ -219,14 +219,14 @@ def test_what_is_too_long_or_not_utf_8_is_named_by_its_line(partq: Partq, tmp_pa
         ("orders", "", b'{"value":"a"}\n{"value":"\xff"}\n', "standard input line 2 is not UTF-8 (byte 0xff at 10)"),
         (
             *("orders", "", json_lines([exact, {**exact, "key": "k" * 11}])),
-            "the message of standard input line 2 has 301 bytes, the queue takes 300",
+            "the message of standard input line 2 has 301 bytes (key, value and headers), queue 'orders' takes 300",
         ),
         ("orders", "", '{"value":"' + "x" * 1_100_000, "standard input line 1 has more than 1,050,376 bytes"),
         (
             "rows",
             "a.csv",
             f"k,v\na,b\na,{'x' * 300}\n",
-            "the message of FILE line 3 has 301 bytes, the queue takes 300",
+            "the message of FILE line 3 has 301 bytes (in all its columns), queue 'rows' takes 300",
         ),
         ("rows", "a.csv", f"k,v\na,b\n{'x' * 256},\n", "the key of FILE line 3 has 256 bytes"),
         ("rows", "", json_lines([{"k": "x" * 256}]), "standard input line 1, column 'k': the key 'xxx"),

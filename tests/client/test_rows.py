@@ -17,7 +17,7 @@ from hypothesis import given
 
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log.schema.ddl import parse_ddl
-from partq_spark.log.schema.sizes import row_bytes
+from partq_spark.log.schema.forms import row_bytes
 from partq_spark.log.schema.versions import columns_of
 from tests.client.test_publisher import released
 from tests.log.schema.shapes import batches, same

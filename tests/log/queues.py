@@ -198,7 +198,7 @@ def messages(queue: QueueLog, view: tree.LogView | None = None) -> list[Message]
         rows = piece.batch.to_pylist()
         for number, (row, time_us) in enumerate(zip(rows, piece.times_us(), strict=True)):
             place = (piece.partition, piece.offset + number)
-            found.append(Message(*place, time_us, generations[place], row["key"], row["value"], row.get("headers")))
+            found.append(Message(*place, time_us, generations[place], row["key"], row["value"], row.get("_headers")))
     return sorted(found)
 
 

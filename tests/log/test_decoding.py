@@ -26,7 +26,7 @@ import xxhash
 from partq_spark.base.errors import Corrupt
 from partq_spark.log.decoding import decoded
 from partq_spark.log.model import Slice
-from partq_spark.log.schema.bring import widened
+from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added, with_widened
 from partq_spark.log.segment import SegmentWriter, read_slice
@@ -170,7 +170,7 @@ def main(count: int, first: int, last: int) -> None:
     sys.stdout.write(json.dumps(found))
 
 
-NAMES = ("key", "value", "headers", "timestamp")
+NAMES = ("key", "value", "_headers", "_timestamp")
 
 
 CHOICES = [only for size in range(len(NAMES) + 1) for only in itertools.combinations(NAMES, size)]

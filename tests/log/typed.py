@@ -14,8 +14,7 @@ from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.schema.bring import chosen_columns
-from partq_spark.log.schema.conform import Taking
+from partq_spark.log.schema.conform import Taking, chosen_columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import segment_columns
@@ -50,7 +49,7 @@ def batch_of(rows: Sequence[Row], stage: Stage, *, headers: Sequence[Any] | None
         fields[-1] = list(headers)
     columns = [pa.array(values, field.type) for values, field in zip(fields, schema, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    taken = Taking.of(schema_of(stage.columns), schema_of(stage.columns))(batch, lambda row: row)
+    taken = Taking.of(schema_of(stage.columns), schema_of(stage.columns))(batch)
     return taken if headers is None else batch
 
 

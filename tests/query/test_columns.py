@@ -66,7 +66,7 @@ def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
     plain = "key string, value binary, queue string, partition int, offset bigint, timestamp timestamp"
     assert ddl(default_source_columns(False)) == f"{plain}, redelivered boolean"
     assert ddl(default_source_columns(True)) == f"{plain}, redelivered boolean, headers {HEADERS_TYPE}"
-    assert default_columns(None, True).stored == ("key", "value", "timestamp", "headers")
+    assert default_columns(None, True).stored == ("key", "value", "_timestamp", "_headers")
     computed = named_columns(None, ["partition", "offset", "queue", "redelivered"])
     assert computed.stored == (), "what is made needs nothing"
     some = default_columns(COLUMNS, include_headers=False)
@@ -147,7 +147,7 @@ def piece(partition: int, offset: int, rows: int, *, headers: bool = False, is_t
         content.append(pa.array([[{"key": "at", "value": bytes_of(each)}] for each in at], HEADERS))
     schema = schema_of(NUMBER) if is_typed else segment_schema(headers)
     batch = pa.RecordBatch.from_arrays(content, schema=schema)
-    return Piece(partition, offset, 1_000_000 + partition, batch, typed=is_typed)
+    return Piece(partition, offset, 1_000_000 + partition, batch)
 
 
 def bytes_of(number: int) -> bytes:

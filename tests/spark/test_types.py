@@ -17,8 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType
 
 import partq
-from partq_spark.log.schema.ddl import ddl_of, parse_ddl
-from partq_spark.log.schema.struct_json import parse_struct_json
+from partq_spark.log.schema.ddl import ddl_of, parse_ddl, parse_struct_json
 from tests.log.schema.texts import a_ddl
 from tests.support.spark import Lab, ended, failure
 from tests.support.waiting import wait_until

@@ -225,7 +225,7 @@ class Ledger:
         demand(data is not None, "the head names what is not there:", name)
         assert data is not None
         payload = PLAIN if head.columns is None else schema_of(head.columns, entry.schema_version)
-        time: Final = pa.field("timestamp" if head.columns is None else "_timestamp", TIMESTAMP, nullable=False)
+        time: Final = pa.field("_timestamp", TIMESTAMP, nullable=False)
         body = pa.py_buffer(data[piece.start : piece.start + piece.length])
         batch = pa.ipc.read_record_batch(body, payload.append(time) if entry.times else payload)
         times_us = batch.column(time.name).cast(pa.int64()).to_pylist() if entry.times else []

@@ -1,5 +1,5 @@
-"""What a source of messages is to `partq publish`, and what all of them share: how columns become messages, lines of
-text, and the checks that name the line or row of the file.
+"""What a source of messages is to `partq publish`, and what all of them share: how columns become messages, and lines
+of text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
-from partq_spark.log.schema.columns import Columns
-from partq_spark.log.schema.keys import keys_of
-from partq_spark.log.schema.sizes import row_bytes
-from partq_spark.log.segment_columns import headers_name
-from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
@@ -96,47 +89,6 @@ def shape_of(
             "message: give --whole-rows to publish each row as a JSON object, or leave that column out"
         )
     return Shape(key=key, whole=False)
-
-
-def check(chunk: Chunk, source: MessageSource, max_message_bytes: int, columns: Columns | None) -> None:
-    """Raises `Invalid` for the first kind of message that no queue takes, naming its line or row. `columns` are those
-    of the typed queue whose rows they are; None: they are keys and values.
-
-    The log checks all of this again; but it does not know the file.
-    """
-    batch = chunk.batch
-    if columns is None and batch.column("value").null_count:
-        raise Invalid(
-            f"{_place(chunk, source, pc.is_null(batch.column('value')))} has no value: every message needs one (null "
-            "is not allowed, an empty text is; CSV cannot tell them apart, use JSON lines or Parquet)"
-        )
-    keys = keys_of(batch, columns)
-    headers = headers_name(typed=columns is not None)
-    for texts, what in ((keys, "key"), (batch.column(headers) if source.headers else None, "header's key")):
-        bad = None if texts is None else first_not_utf8(texts)
-        if bad is not None:
-            raise Invalid(
-                f"{source.name} {source.unit} {chunk.places[bad]} has a {what} that is not UTF-8: encode it, for "
-                "example in hex"
-            )
-    key_bytes = pc.fill_null(pc.binary_length(keys), 0)
-    longest = pc.max(key_bytes).as_py() or 0
-    if longest > MAX_KEY_BYTES:
-        raise Invalid(key_too_long(f"of {_place(chunk, source, pc.equal(key_bytes, longest))}", longest))
-    if batch.nbytes <= max_message_bytes:  # then no single message can be larger
-        return
-    sizes = row_bytes(batch)
-    largest = pc.max(sizes).as_py()
-    if largest > max_message_bytes:
-        raise Invalid(
-            f"the message of {_place(chunk, source, pc.equal(sizes, largest))} has {largest} bytes, the queue takes "
-            f"{max_message_bytes}: keep large payloads elsewhere and publish their address, or raise the limit with "
-            "`partq queue alter NAME --max-message-bytes N`"
-        )
-
-
-def _place(chunk: Chunk, source: MessageSource, bad: pa.Array) -> str:
-    return f"{source.name} {source.unit} {chunk.places[pc.index(bad, True).as_py()]}"
 
 
 class Lines:

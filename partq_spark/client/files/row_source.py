@@ -22,11 +22,10 @@ from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, headers_name, segment_columns
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_columns
 from partq_spark.log.staged import Stage
+from partq_spark.log.validation import BadRow
 from partq_spark.query.columns import METADATA
-
-OWN = headers_name(typed=True)
 
 
 class CsvRows:
@@ -110,7 +109,7 @@ class JsonRows:
         places: list[int] = []
         size = 0
         for _, row in self._file.objects():
-            headers = self._file.headers_of(row.pop(OWN, None))
+            headers = self._file.headers_of(row.pop(HEADERS_NAME, None))
             values = self._row(row)
             rows.append((*values, headers))
             places.append(self._file.line)
@@ -158,12 +157,12 @@ class ParquetRows:
         self.name = name
         self._file = ParquetFile(file, name, instants=True)
         schema = self._file.schema
-        self.headers = OWN in schema.names
-        payload = [field for field in schema if field.name not in (OWN, METADATA)]
+        self.headers = HEADERS_NAME in schema.names
+        payload = [field for field in schema if field.name not in (HEADERS_NAME, METADATA)]
         self._payload = [field.name for field in payload]
         self._taking = _fitting(name, stage, pa.schema(payload))
         try:
-            self._headers_taking = headers_taking(schema, OWN)
+            self._headers_taking = headers_taking(schema, HEADERS_NAME)
         except Invalid as error:
             raise Invalid(f"{name}: {error}") from None
 
@@ -171,15 +170,15 @@ class ParquetRows:
         return self._file.progress()
 
     def chunks(self) -> Iterator[Chunk]:
-        wanted = [*self._payload, *([OWN] if self.headers else ())]
+        wanted = [*self._payload, *([HEADERS_NAME] if self.headers else ())]
         for piece, places in self._file.parts(wanted):
             try:
-                made = self._taking(piece.select(self._payload), places.__getitem__)
+                made = self._taking(piece.select(self._payload))
                 if self._headers_taking is not None:
-                    headers = taken_headers(self._headers_taking, piece, places.__getitem__)
-                    made = made.append_column(pa.field(OWN, HEADERS), headers)
-            except Invalid as error:
-                raise Invalid(f"{self.name} {error}") from None
+                    headers = taken_headers(self._headers_taking, piece, 0)
+                    made = made.append_column(pa.field(HEADERS_NAME, HEADERS), headers)
+            except BadRow as bad:
+                raise bad.at(f"{self.name} row {places[bad.row]}") from None
             yield Chunk(made, places)
 
 

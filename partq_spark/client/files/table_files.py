@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Lines
-from partq_spark.log.schema.sizes import pieces
+from partq_spark.log.schema.forms import pieces
 from partq_spark.log.schema.types import TIMESTAMP
 
 

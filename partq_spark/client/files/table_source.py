@@ -104,7 +104,7 @@ def _messages(
 
 
 def _key(column: pa.Array, key: str) -> pa.Array:
-    """As text; whether it is UTF-8, `messages.check` says."""
+    """As text; whether it is UTF-8 is seen when it is staged."""
     if pa.types.is_binary(column.type):
         return column.view(pa.string())
     if pa.types.is_large_binary(column.type):

@@ -26,6 +26,11 @@ def name_text(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
+def find_name(names: Sequence[str], name: str) -> str | None:
+    """That of `names` which is meant, as Spark finds it: by its exact name, else by its name in another case."""
+    return name if name in names else next((each for each in names if each.lower() == name.lower()), None)
+
+
 def shown_names(names: Sequence[str]) -> str:
     """Names for a message, which has not room for a thousand of them."""
     text = ", ".join(names)
@@ -93,9 +98,9 @@ class Columns(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column | None:
-        """By its exact name, else by its name in another case."""
-        exact = next((column for column in self.columns if column.name == name), None)
-        return exact or next((column for column in self.columns if column.name.lower() == name.lower()), None)
+        """As `find_name` finds it."""
+        found = find_name(self.names, name)
+        return next((column for column in self.columns if column.name == found), None)
 
 
 def same_columns(one: Columns, other: Columns) -> bool:

@@ -1,12 +1,14 @@
-"""What a publisher hands over, brought to a queue's columns: first its columns are compared, then its values checked.
+"""Columns that are given, brought to those that are wanted: what a publisher hands over to a queue's columns, and
+slices of any version to the columns and types that a reader loaded. Pure.
 
-The columns are compared before anything runs (`Taking`); each batch is then converted, and every value that Spark or
-Arrow would let pass and others could not read is refused with its row and column (interface, "Typed queues"). Pure.
+The columns are compared before anything runs (`Taking`, `Bringing`); each batch is then converted. Of what is taken
+every value that Spark or Arrow would let pass and others could not read is refused with its row and column (interface,
+"Typed queues"). What is read was looked at then: it is null for what came later, widened, or narrowed with a check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,11 +20,11 @@ from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import EPOCH
-from partq_spark.log.schema.columns import shown_names
-from partq_spark.log.schema.ddl import type_text
+from partq_spark.log.schema.columns import Column, Columns, find_name, shown_names
+from partq_spark.log.schema.ddl import parse_type, type_text
 from partq_spark.log.schema.forms import as_form, entries_of
 from partq_spark.log.schema.types import filled, normal, widens, without_not_null
-from partq_spark.log.validation import RowOf, first_not_utf8
+from partq_spark.log.validation import BadRow, first_bad, first_not_utf8
 
 _DAY_US: Final = 86_400_000_000
 _FIRST_DAY: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH).days
@@ -44,14 +46,14 @@ class Taking:
         case. Raises `Invalid` for the first column that does not fit, with both types.
         """
         places: dict[str, int] = {}
-        lower = {name.lower(): name for name in schema.names}
+        names = schema.names
         for index, field in enumerate(given):
             if field.name in beside:
                 continue
-            name = field.name if field.name in schema.names else lower.get(field.name.lower())
+            name = find_name(names, field.name)
             if name is None:
                 raise Invalid(
-                    f"column {field.name!r} ({_said(field.type)}) is none of the queue's ({shown_names(schema.names)}):"
+                    f"column {field.name!r} ({_said(field.type)}) is none of the queue's ({shown_names(names)}):"
                     " leave it out, or add it with `partq queue alter --add-column`"
                 )
             if name in places:
@@ -70,33 +72,37 @@ class Taking:
                     f"column {field.name!r} ({type_text(field.type)} NOT NULL) is missing: the queue needs it in every"
                     " row"
                 )
-        return cls(schema, tuple(places.get(name) for name in schema.names))
+        return cls(schema, tuple(places.get(name) for name in names))
 
-    def __call__(self, batch: pa.RecordBatch, row_of: RowOf) -> pa.RecordBatch:
-        """The batch with the queue's columns. Raises `Invalid` with the row and column of a value that cannot be
-        taken.
-        """
-        columns = []
-        for field, place in zip(self.schema, self.places, strict=True):
-            if place is None:
-                columns.append(pa.nulls(batch.num_rows, field.type))
-            else:
-                columns.append(conformed(batch.column(place), field, row_of))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the queue's columns. Raises `BadRow` with the column of a value that cannot be taken."""
+        return _brought(batch, self.schema, self.places, _conformed)
 
 
-def conformed(column: pa.Array, field: pa.Field, row_of: RowOf) -> pa.Array:
-    """One column as `field` says. Raises `Invalid` with the row of a value that cannot be taken."""
+def _brought(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    places: Sequence[int | None],
+    one: Callable[[pa.Array, pa.Field], pa.Array],
+) -> pa.RecordBatch:
+    """The batch with the columns of `schema`: each what `one` makes of the column at its place, or null."""
+    columns = [
+        pa.nulls(batch.num_rows, field.type) if place is None else one(batch.column(place), field)
+        for field, place in zip(schema, places, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _conformed(column: pa.Array, field: pa.Field) -> pa.Array:
+    """One column as `field` says. Raises `BadRow` for a value that cannot be taken."""
     try:
         found = as_form(column, field.type)
     except pa.ArrowInvalid as error:
-        row = _first_refused(column, field.type)
+        row = first_bad(column, lambda part: _is_form(part, field.type))
         value = str(column[row].as_py())[:60]
-        raise Invalid(
-            f"row {row_of(row)}, column {field.name!r}: {value} of type {column.type} is no {type_text(field.type)}"
-            f" ({error})"
-        ) from None
-    _check(found, field, _Place(field.name, row_of))
+        said = f"{value} of type {column.type} is no {type_text(field.type)} ({error})"
+        raise _refused(row, field.name, said) from None
+    _check(found, field, field.name)
     return found
 
 
@@ -115,88 +121,71 @@ def _said(kind: pa.DataType) -> str:
     return str(kind) if found is None else type_text(found)
 
 
-def _first_refused(column: pa.Array, kind: pa.DataType) -> int:
-    """The first row that cannot be taken; there is one."""
-    first, rows = 0, len(column)
-    while rows > 1:
-        half = rows // 2
-        try:
-            as_form(column.slice(first, half), kind)
-            first, rows = first + half, rows - half
-        except pa.ArrowInvalid:
-            rows = half
-    return first
+def _is_form(column: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        as_form(column, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 # ---- what is refused
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where values stand: the path of names to them, and which row each of them belongs to."""
-
-    path: str
-    row_of: RowOf
-
-    def inside(self, name: str, parents: pa.Array | None = None) -> _Place:
-        """Of what lies in these values; `parents` are the indices that it belongs to, if they are not the same."""
-        if parents is None:
-            return _Place(f"{self.path}.{name}", self.row_of)
-        return _Place(f"{self.path}.{name}", lambda index: self.row_of(parents[index].as_py()))
-
-    def refuse(self, index: int, what: str) -> Invalid:
-        return Invalid(f"row {self.row_of(index)}, column {self.path!r}: {what}")
+def _refused(row: int, path: str, what: str) -> BadRow:
+    """`path`: the names that lead to the value."""
+    return BadRow(row, f", column {path!r}: {what}")
 
 
-def _check(values: pa.Array, field: pa.Field, place: _Place, hidden: pa.Array | None = None) -> None:
-    """Raises `Invalid` for the first value that a queue does not take. `hidden` is where nothing is seen of `values`,
+def _check(values: pa.Array, field: pa.Field, path: str, hidden: pa.Array | None = None) -> None:
+    """Raises `BadRow` for the first value that a queue does not take. `hidden` is where nothing is seen of `values`,
     because the struct around them is null.
     """
     if not field.nullable and values.null_count:
         null = values.is_null() if hidden is None else pc.and_not(values.is_null(), hidden)
         index = pc.index(null, True).as_py()
         if index >= 0:
-            raise place.refuse(index, "null, where the queue's schema says NOT NULL")
+            raise _refused(index, path, "null, where the queue's schema says NOT NULL")
     kind = values.type
     if is_.is_string(kind):
         index = first_not_utf8(values)
         if index is not None:
-            raise place.refuse(index, "a STRING that is not UTF-8: encode it, or make the column BINARY")
+            raise _refused(index, path, "a STRING that is not UTF-8: encode it, or make the column BINARY")
     elif is_.is_date(kind):
-        _check_range(values.view(pa.int32()), _FIRST_DAY, _DAYS_END, "DATE", place)
+        _check_range(values.view(pa.int32()), _FIRST_DAY, _DAYS_END, "DATE", path)
     elif is_.is_timestamp(kind):
-        _check_range(values.view(pa.int64()), _FIRST_DAY * _DAY_US, _DAYS_END * _DAY_US, "TIMESTAMP", place)
+        _check_range(values.view(pa.int64()), _FIRST_DAY * _DAY_US, _DAYS_END * _DAY_US, "TIMESTAMP", path)
     elif is_.is_decimal(kind):
-        _check_digits(values, place)
+        _check_digits(values, path)
     elif is_.is_struct(kind):
         above = values.is_null() if hidden is None else pc.or_(values.is_null(), hidden)
         for inner, child in zip(kind, values.flatten(), strict=True):  # flattened: null where the struct is
-            _check(child, inner, place.inside(inner.name), above)
+            _check(child, inner, f"{path}.{inner.name}", above)
     elif is_.is_map(kind):
-        _check_map(values, place)
+        _check_map(values, path)
     elif is_.is_list(kind):
-        _check(values.flatten(), kind.value_field, place.inside("element", _parents(values)))
+        _check_inside(_parents(values), values.flatten(), kind.value_field, f"{path}.element")
 
 
-def _check_range(numbers: pa.Array, first: int, end: int, what: str, place: _Place) -> None:
+def _check_range(numbers: pa.Array, first: int, end: int, what: str, path: str) -> None:
     bounds = pc.min_max(numbers)
     least, most = bounds["min"].as_py(), bounds["max"].as_py()
     if least is not None and (least < first or most >= end):
         outside = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
-        raise place.refuse(pc.index(outside, True).as_py(), f"a {what} outside of the years 1 to 9999")
+        raise _refused(pc.index(outside, True).as_py(), path, f"a {what} outside of the years 1 to 9999")
 
 
-def _check_digits(values: pa.Array, place: _Place) -> None:
+def _check_digits(values: pa.Array, path: str) -> None:
     """Arrow lets a decimal have more digits than its type says."""
     end = Decimal(10 ** (values.type.precision - values.type.scale))
     bounds = pc.min_max(values)
     least, most = bounds["min"].as_py(), bounds["max"].as_py()
     if least is not None and (least <= -end or most >= end):
         index = next(i for i, value in enumerate(values.to_pylist()) if value is not None and abs(value) >= end)
-        raise place.refuse(index, f"{values[index].as_py()} has more digits than {type_text(values.type)}")
+        raise _refused(index, path, f"{values[index].as_py()} has more digits than {type_text(values.type)}")
 
 
-def _check_map(values: pa.Array, place: _Place) -> None:
+def _check_map(values: pa.Array, path: str) -> None:
     kind = values.type
     entries = entries_of(values)
     parents = _parents(entries)
@@ -204,12 +193,21 @@ def _check_map(values: pa.Array, place: _Place) -> None:
     keys = flat.field(0)
     if keys.null_count:
         index = pc.index(keys.is_null(), True).as_py()
-        raise place.inside("key", parents).refuse(index, "a key of a map that is null")
-    _check(keys, pa.field("key", kind.key_type), place.inside("key", parents))
-    _check(flat.field(1), pa.field("value", kind.item_type), place.inside("value", parents))
+        raise _refused(parents[index].as_py(), f"{path}.key", "a key of a map that is null")
+    _check_inside(parents, keys, pa.field("key", kind.key_type), f"{path}.key")
+    _check_inside(parents, flat.field(1), pa.field("value", kind.item_type), f"{path}.value")
     repeated = _first_repeated(parents, keys)
     if repeated is not None:
-        raise place.inside("key", parents).refuse(repeated, f"the key {keys[repeated].as_py()!r} twice in one map")
+        said = f"the key {keys[repeated].as_py()!r} twice in one map"
+        raise _refused(parents[repeated].as_py(), f"{path}.key", said)
+
+
+def _check_inside(parents: pa.Array, values: pa.Array, field: pa.Field, path: str) -> None:
+    """`_check` for what lies in lists: `parents` are the indices of the lists."""
+    try:
+        _check(values, field, path)
+    except BadRow as bad:
+        raise bad.moved(parents[bad.row].as_py()) from None
 
 
 def _parents(lists: pa.Array) -> pa.Array:
@@ -244,3 +242,117 @@ def map_key(key: object) -> str:
     if isinstance(key, dict):
         return map_key([part for pair in key.items() for part in pair])
     return f"[{','.join(map(map_key, key))}]" if isinstance(key, list | tuple) else repr(key)
+
+
+# ---- reading
+
+
+@dataclass(frozen=True, slots=True)
+class Bringing:
+    """How slices with certain columns become a reader's: for each of the reader's columns, in order, where it stands in
+    a slice; None: it came later, and is null. Made once for many slices.
+    """
+
+    schema: pa.Schema
+    places: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, given: pa.Schema, schema: pa.Schema) -> Bringing | None:
+        """From the columns of slices to those of a reader. None: they are the same, and nothing is to be done."""
+        if given.names == schema.names and given.types == schema.types:
+            return None
+        there = {name: index for index, name in enumerate(given.names)}
+        return cls(schema, tuple(there.get(name) for name in schema.names))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the reader's columns. Raises `BadRow` for the first value that does not fit a type that was
+        widened after the reader had loaded it.
+        """
+        return _brought(batch, self.schema, self.places, _loaded)
+
+
+def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with columns of an earlier version as one with the columns of `schema`, of which none is narrower."""
+    bringing = Bringing.of(batch.schema, schema)
+    return batch if bringing is None else bringing(batch)
+
+
+def _loaded(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A slice's column as `field` of a reader."""
+    if column.type == field.type:
+        return column
+    if is_.is_nested(field.type):
+        return as_form(column, field.type)  # no nested column is widened: less is NOT NULL in the reader's type
+    found = _cast(column, field.type)
+    if found is None:
+        row = first_bad(column, lambda part: _cast(part, field.type) is not None)
+        raise _refused(
+            row,
+            field.name,
+            f"{column[row].as_py()} does not fit {type_text(field.type)}, the type that this query loaded; the column "
+            f"is {type_text(column.type)} by now: load again (stop the query and start it, or name the column's new "
+            "type in .schema())",
+        )
+    return found
+
+
+def chosen_columns(columns: Columns, wanted: pa.Schema) -> pa.Schema:
+    """The columns that a reader asks for, `wanted` in the normal form, under the names that the queue has for them:
+    what a `RangeReader` takes. Names match exactly, else in another case.
+
+    A type may be any that the column has had. Raises `Invalid`: no such column, one that is named twice, another type,
+    NOT NULL for one that may be null.
+    """
+    fields: list[pa.Field] = []
+    for field in wanted:
+        column = columns.column(field.name)
+        if column is None:
+            raise Invalid(f"column {field.name!r} is none of the queue's: name some of {shown_names(columns.names)}")
+        if any(known.name == column.name for known in fields):
+            raise Invalid(f"column {column.name!r} is asked for twice: name it once")
+        _check_type(column, field)
+        fields.append(pa.field(column.name, field.type, field.nullable))
+    return pa.schema(fields)
+
+
+def _check_type(column: Column, field: pa.Field) -> None:
+    if not any(_gives(parse_type(text), field.type) for text in column.types()):
+        had = [text for text in column.types() if text != column.type]
+        before = f" (before that {', '.join(had)})" if had else ""
+        raise Invalid(
+            f"column {field.name!r} is asked for as {type_text(field.type)}, it is {column.type}{before}: ask for that "
+            "and cast it in the query"
+        )
+    if not field.nullable and column.nullable:
+        raise Invalid(f"column {field.name!r} is asked for as NOT NULL, it may be null: leave NOT NULL out")
+
+
+def _gives(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether it is the same type, where what may not be null may also be asked for as what may."""
+    if is_.is_map(kind) and is_.is_map(wanted):
+        return _gives(kind.key_type, wanted.key_type) and _gives(kind.item_type, wanted.item_type)
+    if is_.is_list(kind) and is_.is_list(wanted):
+        return _gives(kind.value_type, wanted.value_type)
+    if is_.is_struct(kind) and is_.is_struct(wanted) and kind.num_fields == wanted.num_fields:
+        return all(
+            have.name == want.name and (want.nullable or not have.nullable) and _gives(have.type, want.type)
+            for have, want in zip(kind, wanted, strict=True)
+        )
+    return bool(kind == wanted)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """The same values as `kind`; None if one of them does not fit."""
+    try:
+        found = column.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+    if is_.is_float32(kind) and not _same(column, found.cast(column.type)):
+        return None  # Arrow rounds without a word
+    return found
+
+
+def _same(left: pa.Array, right: pa.Array) -> bool:
+    """Whether numbers with a point are equal, row by row; NaN equals NaN. Both are null in the same rows."""
+    equal = pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
+    return bool(pc.all(equal, min_count=0).as_py())  # without the nulls

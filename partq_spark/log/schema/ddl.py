@@ -1,4 +1,5 @@
-"""Spark's DDL: `id BIGINT NOT NULL, tags ARRAY<STRING>` as columns of Arrow, and back, without a JVM.
+"""Spark's DDL: `id BIGINT NOT NULL, tags ARRAY<STRING>` as columns of Arrow, and back, without a JVM; and the JSON of
+a `StructType`, whose types are words of the same language.
 
 A recursive-descent parser over Spark's own grammar (`SqlBaseParser.g4`, colTypeList; a test parses thousands of random
 texts with both). What Spark would parse and a queue cannot keep is refused by name, with its place in the text.
@@ -6,16 +7,18 @@ texts with both). What Spark would parse and a queue cannot keep is refused by n
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.columns import name_text
-from partq_spark.log.schema.types import MAX_DEPTH, TIMESTAMP, TIMESTAMP_NTZ, check_columns, list_of, map_of
+from partq_spark.log.schema.types import MAX_DEPTH, TIMESTAMP, TIMESTAMP_NTZ, TOO_DEEP, check_columns, list_of, map_of
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a DDL: the head carries it, and every publish writes the head."""
@@ -298,3 +301,67 @@ def _kept() -> str:
 
 def _refused(at: int, what: str) -> Invalid:
     return Invalid(f"schema, at character {at + 1}: {what}")
+
+
+# ---- the JSON of a StructType
+
+_COLLATIONS: Final = "__COLLATIONS"
+_JSON_TYPE: Final = re.compile(r"[a-z_]+(\(\d+,\d+\))?")
+
+
+def parse_struct_json(text: str) -> pa.Schema:
+    """The columns of a `StructType.json()`, checked. Whether elements of arrays and values of maps may be null is not
+    kept: they may. Raises `Invalid`, by column where it can.
+    """
+    try:
+        found = json.loads(text)
+        fields = found["fields"] if found["type"] == "struct" else None
+    except RecursionError:
+        raise Invalid(f"schema is {TOO_DEEP}") from None
+    except (ValueError, TypeError, KeyError):
+        fields = None
+    if not isinstance(fields, list):
+        raise Invalid("schema is no JSON of a StructType: give the text of StructType.json(), or a DDL")
+    schema = pa.schema([_json_field(field, "", 1) for field in fields])
+    check_columns(schema)
+    return schema
+
+
+def _json_field(found: Any, path: str, depth: int) -> pa.Field:
+    try:
+        name, kind, nullable = found["name"], found["type"], found["nullable"]
+        collated = _COLLATIONS in (found.get("metadata") or {})
+    except (TypeError, KeyError, AttributeError):
+        raise _refused_column(path, "is no field of a StructType") from None
+    where = f"{path}.{name}" if path else str(name)
+    if not isinstance(name, str) or not isinstance(nullable, bool):
+        raise _refused_column(where, "is no field of a StructType")
+    if collated:
+        raise _refused_column(where, "has a collation, which is not kept: leave it out, and name it where you compare")
+    return pa.field(name, _json_type(kind, where, depth), nullable)
+
+
+def _json_type(found: Any, where: str, depth: int) -> pa.DataType:
+    if depth > MAX_DEPTH:
+        raise _refused_column(where, f"is {TOO_DEEP}")
+    if isinstance(found, str) and _JSON_TYPE.fullmatch(found):
+        with suppress(Invalid):
+            return parse_type(found)
+    kind = found.get("type") if isinstance(found, dict) else None
+    try:
+        if kind == "array":
+            return list_of(_json_type(found["elementType"], f"{where}.element", depth + 1))
+        if kind == "map":
+            key = _json_type(found["keyType"], f"{where}.key", depth + 1)
+            return map_of(key, _json_type(found["valueType"], f"{where}.value", depth + 1))
+        if kind == "struct" and found["fields"]:
+            return pa.struct([_json_field(field, where, depth + 1) for field in found["fields"]])
+    except (KeyError, TypeError):
+        pass
+    raise _refused_column(
+        where, f"has type {str(found)[:60]!r}, which a queue does not keep: cast it, or keep it as text"
+    )
+
+
+def _refused_column(where: str, what: str) -> Invalid:
+    return Invalid(f"schema: column {where!r} {what}")

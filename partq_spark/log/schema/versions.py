@@ -14,9 +14,8 @@ import msgspec
 import pyarrow as pa
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.log.schema.columns import Column, Columns, FormerType, name_text, same_columns
-from partq_spark.log.schema.ddl import parse_ddl, parse_type, type_text
-from partq_spark.log.schema.struct_json import parse_struct_json
+from partq_spark.log.schema.columns import Column, Columns, FormerType, find_name, name_text, same_columns
+from partq_spark.log.schema.ddl import parse_ddl, parse_struct_json, parse_type, type_text
 from partq_spark.log.schema.types import KEY_TYPES, check_columns, normal_schema, widens
 
 MAX_VERSION: Final = 10_000
@@ -38,7 +37,7 @@ def schema_from(given: str | pa.Schema) -> pa.Schema:
 def columns_of(schema: pa.Schema, key: str | None = None) -> Columns:
     """Columns in the normal form (`schema_from`), as a queue begins with them.
 
-    `key` is found as Spark finds it: by its name, else by its name in another case. Raises `Invalid`.
+    `key` as `find_name` finds it. Raises `Invalid`.
     """
     check_columns(schema)
     columns = tuple(Column(name=field.name, type=type_text(field.type), nullable=field.nullable) for field in schema)
@@ -182,19 +181,17 @@ def _not_too_large(columns: Columns) -> Columns:
 
 
 def _key_in(schema: pa.Schema, key: str) -> str:
-    found = [name for name in schema.names if name == key] or [
-        name for name in schema.names if name.lower() == key.lower()
-    ]
-    if not found:
+    found = find_name(schema.names, key)
+    if found is None:
         raise Invalid(f"key column {key!r} is none of the queue's: {', '.join(map(name_text, schema.names))}")
-    kind = schema.field(found[0]).type
+    kind = schema.field(found).type
     if kind not in KEY_TYPES:
         allowed = ", ".join(type_text(allowed) for allowed in KEY_TYPES)
         raise Invalid(
-            f"key column {found[0]!r} has type {type_text(kind)}: a key may be {allowed}, because its text decides the"
+            f"key column {found!r} has type {type_text(kind)}: a key may be {allowed}, because its text decides the"
             " partition"
         )
-    return str(found[0])
+    return found
 
 
 def _ways_from(kind: pa.DataType) -> str:
