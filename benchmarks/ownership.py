@@ -31,7 +31,8 @@ from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session
-from partq_spark.log.admin import create_group, create_queue
+from partq_spark.log.admin import create_queue
+from partq_spark.log.groups import create_group
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import ObjectStore, open_store
 from tests.support.processes import die_with_parent

@@ -25,8 +25,7 @@ from partq_spark.group.model import GroupKey, GroupState, Partition
 from partq_spark.group.status import said_by_owner
 from partq_spark.log.codec import decode_head
 from partq_spark.log.model import at
-from partq_spark.log.publish_times import published_us
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog, published_us
 from partq_spark.objects.api import ObjectStore
 
 LISTED_S: Final = 10.0

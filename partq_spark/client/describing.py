@@ -24,8 +24,7 @@ from partq_spark.group.status import GroupReading, GroupView, PartitionView, vie
 from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, QueueConfig, at
 from partq_spark.log.publish import TRANSACTION
-from partq_spark.log.publish_times import oldest_us, published_us
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog, oldest_us, published_us
 
 T = TypeVar("T")
 

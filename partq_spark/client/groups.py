@@ -21,9 +21,8 @@ from partq_spark.group import lifecycle
 from partq_spark.group.lifecycle import GroupSummary, Remains, checkpoints_of, key_of, progress_of
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
-from partq_spark.log import admin, tree
-from partq_spark.log.admin import group_of
-from partq_spark.log.groups import group_kind
+from partq_spark.log import groups, tree
+from partq_spark.log.groups import group_kind, group_of
 from partq_spark.log.model import Group, Origin
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def create(queue: QueueLog, group: str, place: Boundary, ownership: str | None) 
     start = planning.resolve(queue.refresh(), place, "starting", queue.offsets_at)
     offsets = [start[partition] for partition in sorted(start)]
     shared = None if ownership is None else ownership_url(ownership)
-    admin.create_group(queue, group, offsets, exact=place.offsets is not None, ownership=shared)
+    groups.create_group(queue, group, offsets, exact=place.offsets is not None, ownership=shared)
 
 
 def summaries(queue: QueueLog, ownership: str | None) -> tuple[GroupSummary, ...]:

@@ -16,7 +16,7 @@ from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.client.arguments import time_us
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
-from partq_spark.log import admin, housekeeping, subscriptions, writers
+from partq_spark.log import admin, housekeeping, writers
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PUBLISH_ID, TRANSACTION
 from partq_spark.log.queue import QueueLog
@@ -171,14 +171,14 @@ def delete(queue: QueueLog) -> Deleted:
 
 
 def subscribe(queue: QueueLog, wanted: Sequence[str]) -> SubscriptionChange:
-    """Raises as `log.subscriptions.subscribe`."""
-    changed = subscriptions.subscribe(queue, *wanted)
+    """Raises as `log.admin.subscribe`."""
+    changed = admin.subscribe(queue, *wanted)
     return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
 
 
 def unsubscribe(queue: QueueLog, unwanted: Sequence[str]) -> SubscriptionChange:
-    """Raises as `log.subscriptions.unsubscribe`."""
-    changed = subscriptions.unsubscribe(queue, *unwanted)
+    """Raises as `log.admin.unsubscribe`."""
+    changed = admin.unsubscribe(queue, *unwanted)
     return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,21 +13,23 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
-from partq_spark.log import destinations, fanout, tree
+from partq_spark.log import destinations, fanout
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
+from partq_spark.log.destinations import FanPlan
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.publish import PublishIdentity, PublishResult
+from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader
+from partq_spark.log.repetition import MOST_CHANGES
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, segment_columns
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_columns
+from partq_spark.log.staged import Staged
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
@@ -225,36 +226,41 @@ def publish_together(
     """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`."""
     seed = publish_id or new_id()
     identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
-    by_topic = any(each.topic is not None for each in messages)
-    if by_topic:
-        plan = destinations.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
-    else:
-        plan = destinations.plan_queue(queue)
     columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
     batch = _batch(messages, columns)
-    given = None if columns is None else schema_of(columns)
-    headers = len(batch.schema) > len(segment_columns(columns).schema)
-    with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers=headers, given=given) as fan:
-        fan.add(batch, pa.array([each.topic for each in messages], pa.string()) if by_topic else None)
-        staged, _ = fan.finish()
-    others: dict[str, QueueLog] = {queue.name: queue}
 
-    def opened(name: str) -> QueueLog:
-        return others.setdefault(name, queue.another(name))
+    def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[Staged]:
+        given = None if columns is None else schema_of(columns)
+        headers = HEADERS_NAME in batch.schema.names
+        with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers=headers, given=given) as fan:
+            fan.add(batch, topics)
+            return fan.finish()[0]
 
-    outcomes = fanout.publish_all(opened, [staged], identity, seed=f"{seed}/0")
-    if by_topic:
+    if any(each.topic is not None for each in messages):
+        plan = destinations.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
+        tasks = [staged(plan, pa.array([each.topic for each in messages], pa.string()))]
+        others: dict[str, QueueLog] = {queue.name: queue}
+        fanout.publish_all(lambda name: others.setdefault(name, queue.another(name)), tasks, identity, seed=f"{seed}/0")
         return [NOWHERE] * len(messages)
-    (done,) = [each.published for each in outcomes]
-    if done is None or done.duplicate or not done.begin:
-        return [NOWHERE] * len(messages)
-    stage = plan.destinations[0].stage
-    if done.generation != stage.generation:  # the partition count has changed meanwhile: they were placed again
-        return _found(queue, stage.queue_id, done, batch, given)
-    keys = keys_of(batch, stage.columns).cast(pa.binary())
+    changes = 0
+    while True:
+        ((stage, segment, _),) = staged(destinations.plan_queue(queue))
+        try:
+            done = publish(queue, stage, [segment], identity)
+        except Outdated:  # the partition count has changed meanwhile: they are still in memory
+            changes += 1
+            if changes > MOST_CHANGES:
+                raise
+        else:
+            return _places(done, keys_of(batch, stage.columns), stage.partitions, f"{seed}/0/0")
+
+
+def _places(done: PublishResult, keys: pa.Array, partitions: int, seed: str) -> list[Published]:
+    if done.duplicate or not done.begin:
+        return [NOWHERE] * len(keys)
     following = dict(done.begin)
     places = []
-    for partition in partitions_of(keys, stage.partitions, f"{seed}/0/0", 0).to_pylist():
+    for partition in partitions_of(keys.cast(pa.binary()), partitions, seed, 0).to_pylist():
         places.append(Published(partition, following[partition]))
         following[partition] += 1
     return places
@@ -277,30 +283,3 @@ def _batch(messages: Sequence[Outgoing], columns: Columns | None) -> pa.RecordBa
         headers = [[{"key": name, "value": value} for name, value in each.headers] or None for each in messages]
         found.append(pa.array(headers, HEADERS))
     return pa.RecordBatch.from_arrays(found, schema=schema)
-
-
-def _found(
-    queue: QueueLog, queue_id: str, done: PublishResult, sent: pa.RecordBatch, given: pa.Schema | None
-) -> list[Published]:
-    """Where the messages lie, by what is published: those that are alike lie in the order of sending. `given`: the
-    columns of rows.
-    """
-    wanted = {partition: (begin, begin + _rows(done, partition)) for partition, begin in done.begin.items()}
-    places: dict[str, deque[Published]] = defaultdict(deque)
-    try:
-        log = tree.view(queue.require(queue_id), wanted)
-        for piece in RangeReader(queue, queue_id, log, payload=given).pieces():
-            for index, looks in enumerate(_looks(piece.batch, sent.schema.names)):
-                places[looks].append(Published(piece.partition, piece.offset + index))
-    except PartqError:  # trimmed already, perhaps: they are published, whatever can be read of them
-        return [NOWHERE] * sent.num_rows
-    return [places[looks].popleft() for looks in _looks(sent, sent.schema.names)]
-
-
-def _looks(messages: pa.RecordBatch, names: Sequence[str]) -> list[str]:
-    """What tells messages apart."""
-    return list(map(repr, zip(*(messages.column(name).to_pylist() for name in names), strict=True)))
-
-
-def _rows(done: PublishResult, partition: int) -> int:
-    return done.per_partition.get(partition, 0)

@@ -111,7 +111,7 @@ class Publication:
         self._queues: Mapping[str, QueueLog]
         self._plan: FanPlan
         if topic is not None:
-            from partq_spark.log.subscriptions import Namespace
+            from partq_spark.log.connect import Namespace
 
             namespace = Namespace(self._store, where.namespace, retry_timeout_s=where.retry_timeout_s)
             self._queues = {each.name: each for each in namespace.queues()}
@@ -297,9 +297,7 @@ class Publication:
             queue = self._queues[destination.stage.queue]
             earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
             if earlier is not None:
-                done = PublishResult(
-                    sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0
-                )
+                done = PublishResult(sequence=earlier.sequence, time_us=earlier.time_us, duplicate=True)
                 known.append(fanout.QueueOutcome(queue, done))
         return identity, known
 

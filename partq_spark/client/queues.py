@@ -15,8 +15,8 @@ from partq_spark.client.maintaining import attracting
 from partq_spark.client.messages import Found
 from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue
-from partq_spark.log import admin, subscriptions
-from partq_spark.log.connect import shared_store
+from partq_spark.log import admin
+from partq_spark.log.connect import Namespace, shared_store
 from partq_spark.log.settings import QueueConfig
 
 _DEFAULTS: Final = QueueConfig()
@@ -144,7 +144,7 @@ def list_subscriptions(
     """
     where = address(store, namespace, retry_timeout_s)
     opened = shared_store(where.store, retry_timeout_s)
-    every = subscriptions.Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s)
+    every = Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s)
     found = {queue.name: attracting(queue.head.subscriptions, topic) for queue in every.queues()}
     known: list[QueueSubscriptions | DamagedQueue] = [
         DamagedQueue(namespace=where.namespace, queue=name, error=str(error)) for name, error in every.damaged.items()

@@ -24,11 +24,10 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoin
 from partq_spark.group.missed_partitions import missed_folder
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, open_ownership
-from partq_spark.log import admin, names
+from partq_spark.log import admin, groups, names
 from partq_spark.log.groups import change_ownership, group_kind, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
-from partq_spark.log.publish_times import oldest_us
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog, oldest_us
 from partq_spark.objects.api import Document
 
 QUIET_S: Final = 60.0
@@ -135,7 +134,7 @@ def progress_of(queue: QueueLog, name: str, head: Head | None = None) -> GroupPr
     that there is not, `Unavailable`.
     """
     head = head if head is not None else queue.head
-    group = admin.group_of(queue, head, name)
+    group = groups.group_of(queue, head, name)
     found, damaged = checkpoints_of(queue, name, head).list_readable()
     return GroupProgress(head=head, group=group, checkpoints=found, damaged=damaged)
 
@@ -156,7 +155,7 @@ def remains(queue: QueueLog, group: str, ownership: Ownership | None) -> Remains
         kept = bool(known) or ownership.read_state(key) is not None
         records = {name: each for name, each in known.items() if each.queue_id == head.queue_id} if kept else None
     if found is None and records is None:
-        admin.group_of(queue, head, key.group)
+        groups.group_of(queue, head, key.group)
     return Remains(key=key, group=found, checkpoints=checkpoints, damaged=damaged, records=records)
 
 

@@ -15,7 +15,7 @@ from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
 from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import Owner
-from partq_spark.log import admin
+from partq_spark.log import groups
 from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog
 
@@ -139,7 +139,7 @@ def carry_out(queue: QueueLog, checkpoints: CheckpointStore, group: str, steps: 
             break
     if done or failed is None:
         try:
-            admin.count_rewind(queue, group)
+            groups.count_rewind(queue, group)
         except PartqError as error:
             failed = failed or error
     return RewindOutcome(done=tuple(done), error=failed, gone=gone(queue.head, steps, done))

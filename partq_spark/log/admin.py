@@ -1,30 +1,28 @@
-"""Creating, changing, listing and deleting queues, and making consumer groups in the head. Each change is one swap;
+"""Creating, changing, listing and deleting queues, and which topics they attract (DIS-07). Each change is one swap;
 nothing here knows what a change means for groups.
+
+Subscriptions live in the queue's own head, so there is one truth, and deleting a queue deletes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from msgspec import structs
-
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.log import codec, groups, names
+from partq_spark.log import codec, names
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import MAX_PARTITIONS, Group, Head, QueueConfig
+from partq_spark.log.model import MAX_PARTITIONS, Head, QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.settings import check_settings
+from partq_spark.log.topics import checked_subscription
 from partq_spark.objects.api import ObjectStore, Unchanged
 from partq_spark.objects.register import Register
-
-MOST_GROUP_BYTES = 256 * 1024
-"""Of all groups in a head, which every publish writes anew: 10 ms of it on a local disk."""
 
 
 def checked_partitions(value: object) -> int:
@@ -238,77 +236,45 @@ def list_queues(store: ObjectStore, namespace: str) -> NamespaceQueues:
     return NamespaceQueues(readable=readable, problems=problems)
 
 
-def create_group(
-    queue: QueueLog, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None
-) -> Group:
-    """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
+MAX_SUBSCRIPTIONS = 1000  # of one queue: with 250 bytes each a head stays below 300 kB
 
-    The starting offsets are resolved here once, so that two flows can never resolve `latest` differently. `start` is
-    for the partitions that this handle knows; those that come meanwhile begin at their beginning. What was trimmed
-    since `start` was resolved cannot be read: there the group begins at the earliest message that can, unless `exact`,
-    which is for offsets that a user gave and wants to be told of.
 
-    `ownership`: how the caller's flows share it, `none`, `store` or a Redis URL, of which only the kind is kept. Raises
-    `Invalid` if the group is shared another way, and where all groups would take more than `MOST_GROUP_BYTES` of the
-    head. None: the first flow that joins says it.
+def subscribe(queue: QueueLog, *patterns: str) -> tuple[str, ...]:
+    """Let the queue attract what matches the patterns, from the next batch of every publisher on; one swap.
+
+    Returns those that it did not have; repeating is harmless. Raises `Invalid` for a malformed pattern (nothing was
+    changed), for more than 1,000 in all, and if there is no such queue.
     """
-    known = len(queue.head.next)
-    name = names.checked_name("group", group)
-    if name.startswith("_"):
-        raise Invalid(f"group name {group!r} is not allowed: it begins with '_'")
+    return _resubscribed(queue, patterns, lambda present, named: present | named)
+
+
+def unsubscribe(queue: QueueLog, *patterns: str) -> tuple[str, ...]:
+    """Take subscriptions back, letter by letter as they were made; one swap.
+
+    Returns those that it had; repeating is harmless. What was published to the queue stays. Raises `Invalid` for a
+    malformed pattern, and if there is no such queue.
+    """
+    return _resubscribed(queue, patterns, lambda present, named: present - named)
+
+
+def _resubscribed(
+    queue: QueueLog, patterns: Sequence[str], wanted: Callable[[set[str], set[str]], set[str]]
+) -> tuple[str, ...]:
+    named = {checked_subscription(pattern) for pattern in patterns}
+    changed: set[str] = set()  # by all attempts: the answer to one that took place may have been lost
 
     def decide(head: Head) -> Head:
-        if name in head.groups:
-            return head if ownership is None else groups.joined(queue, head, name, ownership)
-        if len(start) not in (known, len(head.next)):
+        present = set(head.subscriptions)
+        every = wanted(present, named)
+        if every == present:
+            return head
+        if len(every) > max(MAX_SUBSCRIPTIONS, len(present)):
             raise Invalid(
-                f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
+                f"{queue} has {len(present)} subscriptions, {len(every - present)} more make {len(every)}, at most "
+                f"{MAX_SUBSCRIPTIONS} are allowed: use wildcards, such as orders/>, or unsubscribe some"
             )
-        begin = (*start, *(0,) * (len(head.next) - len(start)))
-        if not exact:
-            begin = tuple(map(max, begin, head.earliest))
-        kind = None if ownership is None else groups.group_kind(ownership)
-        made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
-        every = _not_too_many(queue, name, {**head.groups, name: made})
-        return replace(head, groups=every, sequence=head.sequence + 1)
+        changed.update(every ^ present)
+        return replace(head, subscriptions=tuple(sorted(every)), sequence=head.sequence + 1)
 
-    return queue.change(decide).groups[name]
-
-
-def _not_too_many(queue: QueueLog, name: str, every: Mapping[str, Group]) -> Mapping[str, Group]:
-    size = codec.groups_bytes(every)
-    if size > MOST_GROUP_BYTES:
-        raise Invalid(
-            f"group {name!r} would be number {len(every)} of {queue}: its groups' starting offsets would take {size} "
-            f"bytes of its head, which every publish writes, at most {MOST_GROUP_BYTES} are allowed: remove some "
-            f"with `partq group remove {queue.name} --group G --yes` (`partq group list {queue.name}` shows "
-            "all), or publish to several queues by a topic and give each some of the groups"
-        )
-    return every
-
-
-def count_rewind(queue: QueueLog, group: str) -> Group:
-    """Say in the head that checkpoints of the group were rewound, after they were: coordinators look at them again.
-
-    Counting once too often is harmless, so an outcome that is unknown is simply tried again. Raises `Invalid` if the
-    queue has no such group.
-    """
-
-    def decide(head: Head) -> Head:
-        found = group_of(queue, head, group)
-        counted = {**head.groups, group: structs.replace(found, rewinds=found.rewinds + 1)}
-        return replace(head, groups=counted, sequence=head.sequence + 1)
-
-    return queue.change(decide).groups[group]
-
-
-def group_of(queue: QueueLog, head: Head, group: str) -> Group:
-    """A group of the head. Raises `Invalid`, which says which groups there are."""
-    found = head.groups.get(group)
-    if found is None:
-        known = ", ".join(sorted(head.groups)) or "none yet"
-        raise Invalid(
-            f"{queue} has no group {group!r} (its groups: {known}): correct the name, or make the group before its "
-            "first flow binds (docs/groups.md)"
-        )
-    return found
+    queue.change(decide)
+    return tuple(sorted(changed))

@@ -1,4 +1,5 @@
-"""Which time a queue goes by, and what an entry's time is worth if the clock behind it was wrong. Pure.
+"""Which time a queue goes by, what an entry's time is worth if the clock behind it was wrong, and the walk through a
+log to the first message at or after a time. No I/O of its own.
 
 Ages (retention, the grace of collection, how long writers are remembered) are differences between times that different
 machines wrote down. One wrong clock must not lead them away, so a machine's own clock counts only as far as the
@@ -8,8 +9,16 @@ time too far in the future is no time at all: what carries it counts as old as w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+
+from partq_spark.log import codec
+from partq_spark.log.model import ChunkRef, Entry, Slice, add, at, below
+
+LoadChunk = Callable[[ChunkRef], bytes | memoryview]
+Times = Callable[[Entry, Slice], Sequence[int]]  # the times of a slice of a compacted entry, in microseconds, rising
 
 MOST_OFF_US: Final = 10 * 60 * 1_000_000
 """So far may a machine's clock be off the store's: of more than 10 minutes the store's own time is taken."""
@@ -48,3 +57,107 @@ def published_by(times: Sequence[int], after_us: int | None = None) -> list[int]
         least = time_us if least is None else min(least, time_us)
         found.append(least)
     return found[::-1]
+
+
+# --- seeking ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class Seek:
+    """A walk in publish order to the first message at or after a time, through the chunks and entries that it is given
+    (`tree.offsets_at_time` begins with those of the head). `before`: the offset of each partition below
+    which all is older. `unclear`: where the messages with false times end that came after those.
+    """
+
+    time_us: int
+    latest_us: int | None
+    earliest: tuple[int, ...]
+    load: LoadChunk
+    times: Times | None
+    before: dict[int, int] = field(default_factory=dict)
+    unclear: dict[int, int] = field(default_factory=dict)
+
+    def is_false(self, time_us: int) -> bool:
+        return self.latest_us is not None and time_us > self.latest_us
+
+    def in_chunks(self, refs: Sequence[ChunkRef], begin: tuple[int, ...]) -> bool:
+        """Whether the walk ends in these chunks; reads those that may have the time."""
+        for ref in refs:
+            after = add(begin, ref.rows)
+            # A chunk below the earliest offsets answers nothing, and may have been collected.
+            if not below(after, begin, self.earliest):
+                if ref.last_time_us < self.time_us:
+                    self._passed(enumerate(after))  # also what stood before it
+                elif self.is_false(ref.first_time_us):
+                    self.unclear.update((p, end) for p, end in enumerate(after) if end > at(begin, p))
+                else:
+                    data = self.load(ref)
+                    if ref.level == 0:
+                        found = self.in_entries(codec.decode_entries(data, ref))
+                    else:
+                        found = self.in_chunks(codec.decode_refs(data, ref), begin)
+                    if found:
+                        return True
+            begin = after
+        return False
+
+    def in_entries(self, entries: Sequence[Entry]) -> bool:
+        """Whether the walk ends in these entries."""
+        for entry in entries:
+            # By the slices' own offsets and not by counting: a compacted leaf does without what had been trimmed.
+            ends = {piece.partition: piece.end for piece in entry.slices}
+            if entry.time_us < self.time_us:
+                self._passed(ends.items())
+            elif self.is_false(entry.first_time_us):
+                self.unclear |= ends
+            elif entry.first_time_us >= self.time_us or self._is_within(entry, ends):
+                return True
+        return False
+
+    def _is_within(self, entry: Entry, ends: Mapping[int, int]) -> bool:
+        """Whether the walk ends in a compacted entry that spans the time."""
+        self._passed(())
+        if self.times is None:
+            if not self.is_false(entry.time_us):
+                return True
+            self.unclear |= ends
+            return False
+        ended = False
+        for partition, end in ends.items():
+            mine = [piece for piece in entry.slices if piece.partition == partition]
+            offset, found_us = _offset_within(entry, mine, self.time_us, self.earliest[partition], self.times)
+            self.before[partition] = offset
+            if found_us is not None and not self.is_false(found_us):
+                ended = True
+            elif found_us is not None:
+                self.unclear[partition] = end
+        return ended
+
+    def _passed(self, ends: Iterable[tuple[int, int]]) -> None:
+        """All messages below these offsets are older, and all that were published before them."""
+        self.before |= self.unclear
+        self.unclear = {}
+        self.before.update(ends)
+
+
+def _offset_within(
+    entry: Entry, mine: Sequence[Slice], time_us: int, earliest: int, times: Times
+) -> tuple[int, int | None]:
+    """The first offset at or after `time_us` among one partition's slices of a compacted entry, and the time of its
+    message; their end and None if there is none. Reads as few of them as halving takes, and none below `earliest`.
+    """
+    low = next((i for i, piece in enumerate(mine) if piece.end > earliest), len(mine))
+    high = len(mine)
+    found_us: int | None = None
+    while low < high:
+        middle = (low + high) // 2
+        found = times(entry, mine[middle])
+        before = bisect_left(found, time_us)
+        if before == len(found):
+            low = middle + 1
+            continue
+        found_us = found[before]
+        if before:
+            return mine[middle].offset + before, found_us
+        high = middle
+    return (mine[low].offset, found_us) if low < len(mine) else (mine[-1].end, None)

@@ -8,7 +8,6 @@ page).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from operator import itemgetter
 from typing import Final, TypeVar
 
@@ -17,14 +16,13 @@ import xxhash
 from msgspec import Struct
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.json_documents import JsonDocument, Whole, check_sum
+from partq_spark.base.json_documents import JsonDocument, check_sum
 from partq_spark.log.model import (
     FORMAT,
     ChunkRef,
     Entry,
     Group,
     Head,
-    Marked,
     Marks,
     WriterPage,
     WriterRecord,
@@ -209,37 +207,14 @@ def decode_writer_line(data: bytes | memoryview, page: WriterPage, number: int) 
 # --- collection's marks -----------------------------------------------------------------------------------------------
 
 
-class _Round(Struct, frozen=True):
-    time_us: Whole
-    folders: list[tuple[str, list[str]]]
-
-
-class _Rounds(Struct, frozen=True):
-    rounds: list[_Round]
-
-
-_MARKS: Final = _document("marks", _Rounds, repair="delete it, the next rounds make it anew")
+_MARKS: Final = _document("marks", Marks, repair="delete it, the next rounds make it anew")
 
 
 def encode_marks(marks: Marks) -> bytes:
     """Collection's memory: about 40 bytes for each name."""
-    return _MARKS.seal(_Rounds([_Round(marked.time_us, _folders_of(marked.names)) for marked in marks.rounds]))
+    return _MARKS.seal(marks)
 
 
 def decode_marks(document: bytes, name: str) -> Marks:
     """Raises `Corrupt` if the document at `name` is damaged."""
-    return Marks(
-        rounds=tuple(
-            Marked(time_us=one.time_us, names=tuple(folder + name for folder, names in one.folders for name in names))
-            for one in _MARKS.open(document, name).rounds
-        )
-    )
-
-
-def _folders_of(paths: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Neighbours of one folder share its name: it is longer than theirs."""
-    split = (path.rpartition("/") for path in paths)
-    return [
-        (folder, [name for _, _, name in together])
-        for folder, together in groupby(split, lambda parts: parts[0] + parts[1])
-    ]
+    return _MARKS.open(document, name)

@@ -23,13 +23,13 @@ from msgspec import structs
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
+from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.segment import SegmentWriter, read_slice
 from partq_spark.log.segment_columns import TIMES_NAME, SegmentColumns, columns_of_entry, segment_columns
-from partq_spark.log.sizes import LogSizes
 
 MIN_AGE_S: Final = 300.0
 """Longer than a publish tries to settle an unknown outcome (`retryTimeout`, 120 s): its token goes with compaction."""
@@ -257,9 +257,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
             partition, offset = sources[0].piece.partition, sources[0].piece.offset
             for batch in _joined((_read(queue, head, source, columns) for source in sources), run_bytes):
                 made = writer.write(partition, batch)
-                slices.append(
-                    Slice(partition, len(segments) - 1, made.start, made.length, offset, made.rows, made.xxh3)
-                )
+                slices.append(made._replace(segment=len(segments) - 1, offset=offset))
                 offset += made.rows
     return Entry(
         sequence=last.sequence,

@@ -1,17 +1,27 @@
-"""How a process opens a queue: one store per URL and process, opened when it is first needed. No pyspark.
+"""How a process opens a queue, and all queues of a namespace: one store per URL and process, opened when it is first
+needed. No pyspark.
 
 Readers and writers travel into Spark's tasks with a URL alone; credentials come from each process's own environment.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.retry import RETRY_TIMEOUT_S
+from partq_spark.log import names
+from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.subscriptions import Namespace
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
+
+logger = logging.getLogger(__name__)
+_SIDE_BY_SIDE = 8  # heads that are read at a time where each takes a request to a service
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +47,59 @@ class NamespaceAddress:
         return QueueAddress(
             store=self.store, namespace=self.namespace, queue=queue, retry_timeout_s=self.retry_timeout_s
         )
+
+
+class Namespace:
+    """The queues of a namespace, their heads looked at again by conditional reads. Not for use by several threads."""
+
+    def __init__(self, store: ObjectStore, namespace: str, *, retry_timeout_s: float = RETRY_TIMEOUT_S) -> None:
+        self._store = store
+        self._namespace = names.checked_name("namespace", namespace)
+        self._retry_timeout_s = retry_timeout_s
+        self._known: dict[str, QueueLog] = {}
+        self.damaged: dict[str, Corrupt] = {}
+        """Those whose head was damaged at the last look, each with the reason."""
+
+    def queues(self) -> Iterator[QueueLog]:
+        """All queues that there are now, by name, each with its head read. A damaged one attracts nothing until it is
+        restored, and is told of once: it stops no other (OBS-06). Raises `Unavailable`, and `Invalid` for a head that
+        is whole and cannot be read here, so that what it attracts cannot be known.
+        """
+        known = self._known
+        self._known = {
+            name: known.get(name) or self._queue(name)
+            for name in sorted(self._store.list_folders(f"{self._namespace}/"))
+            if names.is_name(name)  # a folder of somebody else's is no queue
+        }
+        every = list(self._known.values())
+        if self._store.url.startswith("azure:") and len(every) > 1:
+            with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
+                heads = list(pool.map(self._look, every))
+        else:
+            heads = [self._look(queue) for queue in every]
+        self.damaged = {name: error for name, error in self.damaged.items() if name in self._known}
+        for queue, head in zip(every, heads, strict=True):
+            if head is not None:
+                yield queue
+
+    def _queue(self, name: str) -> QueueLog:
+        return QueueLog(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
+
+    def _look(self, queue: QueueLog) -> Head | None:
+        try:
+            head = queue.look()
+        except Corrupt as error:
+            if queue.name not in self.damaged:
+                logger.warning("%s gets nothing that is published by topic until it is restored: %s", queue, error)
+            self.damaged[queue.name] = error
+            return None
+        except Invalid as error:  # a newer partq wrote it
+            raise Invalid(
+                f"{error}. What queue {queue.name!r} attracts cannot be known, so nothing can be published by topic in "
+                f"namespace {self._namespace!r}, not even to others, until the head of {queue.name!r} can be read"
+            ) from error
+        self.damaged.pop(queue.name, None)
+        return head
 
 
 _open: dict[tuple[int, str, float], ObjectStore] = {}

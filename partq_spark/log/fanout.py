@@ -22,11 +22,10 @@ from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import repeated
-from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.repetition import publish_tasks, repeated
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys, check_values
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
-from partq_spark.log.staged import Stage, Staged, StagedSegment
+from partq_spark.log.staged import Stage, Staged
 from partq_spark.log.topics import Attraction, checked_topic
 from partq_spark.log.validation import BadRow, first_not_utf8
 from partq_spark.objects.api import ObjectStore
@@ -50,14 +49,6 @@ class Unattracted(NamedTuple):
 
     messages: int = 0
     topics: tuple[str, ...] = ()
-
-
-class StagedFor(NamedTuple):
-    """What a task has staged for one queue."""
-
-    stage: Stage
-    segment: StagedSegment
-    named: bool
 
 
 class Fan:
@@ -124,21 +115,21 @@ class Fan:
             self._check(batch)
             self._spread(batch, topics)
             return
-        taken = _Taken(batch, headers=self._headers)
+        made: dict[Taking | None, pa.RecordBatch] = {None: batch}
         for number in range(len(self._plan.destinations)):
-            self._stager(number).add(taken.by(self._taking(number)))
+            self._stager(number).add(self._taken(number, made))
         if self._plan.topic is not None and not self._plan.destinations:
             self._check(batch)
             self._missed(batch.num_rows, [self._plan.topic])
 
-    def finish(self) -> tuple[list[StagedFor], Unattracted]:
+    def finish(self) -> tuple[list[Staged], Unattracted]:
         """Make all segments durable. Raises `Unavailable` if the store does not take one."""
-        made: list[StagedFor] = []
+        made: list[Staged] = []
         for number, stager in sorted(self._stagers.items()):
             segment = stager.finish()
             if segment is not None:
                 destination = self._plan.destinations[number]
-                made.append(StagedFor(destination.stage, segment, destination.named))
+                made.append(Staged(destination.stage, segment, destination.named))
         self._exit.close()
         return made, self._unattracted
 
@@ -157,15 +148,15 @@ class Fan:
                 theirs.setdefault(owner, []).append(entry)
             if not owners:
                 missed.append(entry)
-        taken = _Taken(batch, headers=self._headers)
+        made: dict[Taking | None, pa.RecordBatch] = {None: batch}
         for owner, entries in theirs.items():
-            theirs_taken = taken.by(self._taking(owner))
+            taken = self._taken(owner, made)
             if len(entries) == len(distinct):
-                self._stager(owner).add(theirs_taken)
+                self._stager(owner).add(taken)
                 continue
             chosen = _chosen(entries, len(distinct)).take(encoded.indices)
             try:
-                self._stager(owner).add(theirs_taken.filter(chosen))
+                self._stager(owner).add(taken.filter(chosen))
             except BadRow as bad:
                 raise bad.moved(pc.indices_nonzero(chosen)[bad.row].as_py()) from None
         if missed:
@@ -212,6 +203,18 @@ class Fan:
             self._takings[number] = taking(stage, self._given)
         return self._takings[number]
 
+    def _taken(self, number: int, made: dict[Taking | None, pa.RecordBatch]) -> pa.RecordBatch:
+        """A batch as a destination takes it: made once for all that have their columns in the same order. `made` begins
+        with the batch itself. Raises as `_taking`, and `BadRow` as `Taking` does.
+        """
+        how = self._taking(number)
+        if how is not None and how not in made:
+            taken = how(made[None])
+            if self._headers:
+                taken = taken.append_column(pa.field(HEADERS_NAME, HEADERS), made[None].column(HEADERS_NAME))
+            made[how] = taken
+        return made[how]
+
     def _stager(self, number: int) -> Stager:
         stager = self._stagers.get(number)
         if stager is None:
@@ -226,28 +229,6 @@ class Fan:
                 )
             )
         return stager
-
-
-class _Taken:
-    """One batch as the queues take it: made once for all that have their columns in the same order."""
-
-    def __init__(self, batch: pa.RecordBatch, *, headers: bool) -> None:
-        self._batch = batch
-        self._headers = headers
-        self._made: list[tuple[Taking, pa.RecordBatch]] = []
-
-    def by(self, how: Taking | None) -> pa.RecordBatch:
-        """Raises `BadRow` as `Taking` does."""
-        if how is None:
-            return self._batch
-        for known, made in self._made:
-            if known == how:
-                return made
-        made = how(self._batch)
-        if self._headers:
-            made = made.append_column(pa.field(HEADERS_NAME, HEADERS), self._batch.column(HEADERS_NAME))
-        self._made.append((how, made))
-        return made
 
 
 def _chosen(entries: Sequence[int], count: int) -> pa.Array:
@@ -290,7 +271,7 @@ def said(missed: Unattracted, namespace: str) -> str:
 
 def publish_all(
     open_queue: Callable[[str], QueueLog],
-    tasks: Iterable[Sequence[StagedFor]],
+    tasks: Iterable[Sequence[Staged]],
     identity: PublishIdentity | None,
     *,
     seed: str,
@@ -305,7 +286,7 @@ def publish_all(
     else the message says which queues have the batch. A queue that has been deleted since the batch was planned is an
     error only if it was named.
     """
-    by_queue: dict[str, list[StagedFor]] = {}
+    by_queue: dict[str, list[Staged]] = {}
     for task in tasks:
         for staged in task:
             by_queue.setdefault(staged.stage.queue, []).append(staged)
@@ -326,13 +307,13 @@ def publish_all(
     return outcomes
 
 
-def _check(queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
+def _check(queue: QueueLog, staged: Sequence[Staged], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
     stage = staged[0].stage
     if not staged[0].named and _gone(queue, stage):
         return
     head = queue.require(stage.queue_id)
-    if identity is not None and repeated(queue, _tasks(staged), identity) is not None:
+    if identity is not None and repeated(queue, staged, identity) is not None:
         return  # a repetition adds nothing here
     for each in staged:
         check_floor(each.stage, head)
@@ -361,10 +342,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _published(
-    queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None, *, seed: str, compression: str
+    queue: QueueLog, staged: Sequence[Staged], identity: PublishIdentity | None, *, seed: str, compression: str
 ) -> QueueOutcome:
     try:
-        return QueueOutcome(queue, publish_tasks(queue, _tasks(staged), identity, seed=seed, compression=compression))
+        return QueueOutcome(queue, publish_tasks(queue, staged, identity, seed=seed, compression=compression))
     except Invalid:
         if staged[0].named or not _gone(queue, staged[0].stage):
             raise
@@ -373,10 +354,6 @@ def _published(
         "%s was deleted after it had attracted %d messages of this batch: they do not go there any more", queue, rows
     )
     return QueueOutcome(queue, None)
-
-
-def _tasks(staged: Sequence[StagedFor]) -> list[Staged]:
-    return [Staged(each.stage, each.segment) for each in staged]
 
 
 def _gone(queue: QueueLog, stage: Stage) -> bool:

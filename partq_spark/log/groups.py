@@ -1,18 +1,24 @@
-"""What a queue's head says of a consumer group beyond its start: that it is there, and how its flows share it.
+"""What a queue's head says of a consumer group: where it begins, that it is there, and how its flows share it.
 
-Each change is one swap, also the one that removes a group. Its checkpoints lie beside the queue (`group.lifecycle`).
+Each change is one swap, also the one that makes or removes a group. Its checkpoints lie beside the queue
+(`group.lifecycle`).
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
 
 from partq_spark.base.errors import Conflict, Fenced, Invalid
+from partq_spark.log import codec, names
 from partq_spark.log.model import Group, Head
 from partq_spark.log.queue import QueueLog
+
+MOST_GROUP_BYTES = 256 * 1024
+"""Of all groups in a head, which every publish writes anew: 10 ms of it on a local disk."""
 
 _KINDS = {"rediss": "redis"}
 
@@ -139,3 +145,79 @@ def remove_group(queue: QueueLog, name: str, group: Group) -> Head:
 
 def _with(head: Head, name: str, group: Group) -> Head:
     return replace(head, groups={**head.groups, name: group}, sequence=head.sequence + 1)
+
+
+def create_group(
+    queue: QueueLog, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None
+) -> Group:
+    """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
+
+    The starting offsets are resolved here once, so that two flows can never resolve `latest` differently. `start` is
+    for the partitions that this handle knows; those that come meanwhile begin at their beginning. What was trimmed
+    since `start` was resolved cannot be read: there the group begins at the earliest message that can, unless `exact`,
+    which is for offsets that a user gave and wants to be told of.
+
+    `ownership`: how the caller's flows share it, `none`, `store` or a Redis URL, of which only the kind is kept. Raises
+    `Invalid` if the group is shared another way, and where all groups would take more than `MOST_GROUP_BYTES` of the
+    head. None: the first flow that joins says it.
+    """
+    known = len(queue.head.next)
+    name = names.checked_name("group", group)
+    if name.startswith("_"):
+        raise Invalid(f"group name {group!r} is not allowed: it begins with '_'")
+
+    def decide(head: Head) -> Head:
+        if name in head.groups:
+            return head if ownership is None else joined(queue, head, name, ownership)
+        if len(start) not in (known, len(head.next)):
+            raise Invalid(
+                f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
+            )
+        begin = (*start, *(0,) * (len(head.next) - len(start)))
+        if not exact:
+            begin = tuple(map(max, begin, head.earliest))
+        kind = None if ownership is None else group_kind(ownership)
+        made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
+        every = _not_too_many(queue, name, {**head.groups, name: made})
+        return replace(head, groups=every, sequence=head.sequence + 1)
+
+    return queue.change(decide).groups[name]
+
+
+def _not_too_many(queue: QueueLog, name: str, every: Mapping[str, Group]) -> Mapping[str, Group]:
+    size = codec.groups_bytes(every)
+    if size > MOST_GROUP_BYTES:
+        raise Invalid(
+            f"group {name!r} would be number {len(every)} of {queue}: its groups' starting offsets would take {size} "
+            f"bytes of its head, which every publish writes, at most {MOST_GROUP_BYTES} are allowed: remove some "
+            f"with `partq group remove {queue.name} --group G --yes` (`partq group list {queue.name}` shows "
+            "all), or publish to several queues by a topic and give each some of the groups"
+        )
+    return every
+
+
+def count_rewind(queue: QueueLog, group: str) -> Group:
+    """Say in the head that checkpoints of the group were rewound, after they were: coordinators look at them again.
+
+    Counting once too often is harmless, so an outcome that is unknown is simply tried again. Raises `Invalid` if the
+    queue has no such group.
+    """
+
+    def decide(head: Head) -> Head:
+        found = group_of(queue, head, group)
+        counted = {**head.groups, group: structs.replace(found, rewinds=found.rewinds + 1)}
+        return replace(head, groups=counted, sequence=head.sequence + 1)
+
+    return queue.change(decide).groups[group]
+
+
+def group_of(queue: QueueLog, head: Head, group: str) -> Group:
+    """A group of the head. Raises `Invalid`, which says which groups there are."""
+    found = head.groups.get(group)
+    if found is None:
+        known = ", ".join(sorted(head.groups)) or "none yet"
+        raise Invalid(
+            f"{queue} has no group {group!r} (its groups: {known}): correct the name, or make the group before its "
+            "first flow binds (docs/groups.md)"
+        )
+    return found

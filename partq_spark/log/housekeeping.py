@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log import clocks, codec, layouts, names, tree
 from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
+from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.api import Unchanged
 
 GRACE_S = 24 * 3600.0
@@ -129,7 +129,7 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     # Of this head or a later one, no publish can name a blob staged below this head's floor unless this head names it.
     head, now_us, named = queue.settled(lambda head: (head, queue.now_us(), reachable(queue, head)))
     unnamed = {
-        item.name: item.size_bytes
+        item.name.removeprefix(folder): item.size_bytes
         for folder in (queue.segment_folder, queue.log_folder)
         for item in queue.store.list(folder)
         if below_floor(item.name, head) and item.name not in named
@@ -137,7 +137,7 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     marks, etag = _load_marks(queue)
     grown = [name for marked in marks.rounds if ripe(marked.time_us, now_us, grace_us) for name in marked.names]
     due = sorted(marks_due(grown, unnamed))[: queue.sizes.marks_per_round]
-    deleted = [name for name in due if queue.store.delete(name)]
+    deleted = [name for name in due if queue.store.delete(queue.blob_path(name))]
     left = marked_anew(marks, {*unnamed}.difference(due), now_us, grace_us, queue.sizes)
     if left != marks:
         _save_marks(queue, left, etag)
@@ -228,7 +228,7 @@ def _load_marks(queue: QueueLog) -> tuple[Marks, str | None]:
     name = _marks_name(queue)
     document = queue.store.load(name)
     if document is None or isinstance(document, Unchanged):
-        return Marks(), None
+        return Marks(rounds=()), None
     return codec.decode_marks(document.body, name), document.etag
 
 

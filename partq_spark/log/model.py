@@ -229,21 +229,19 @@ class StageFloor(ArrayValue, frozen=True, kw_only=True):
     next_time_us: Whole
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Marked:
+class Marked(Struct, frozen=True, kw_only=True):
     """What one round of collection found that nothing refers to."""
 
-    time_us: int  # Unix time at which all of `names` were without a reference
-    names: tuple[str, ...]
+    time_us: Whole  # Unix time at which all of `names` were without a reference
+    names: tuple[str, ...]  # within their folders
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Marks:
+class Marks(Struct, frozen=True, kw_only=True):
     """What rounds of collection found, oldest first; a later round may delete what is still without a reference one
     grace after its own marking.
     """
 
-    rounds: tuple[Marked, ...] = ()
+    rounds: tuple[Marked, ...]
 
     @property
     def count(self) -> int:

@@ -72,9 +72,9 @@ class PublishResult:
 
     sequence: int
     time_us: int
-    rows: int
-    duplicate: bool
-    conflicts: int
+    rows: int = 0
+    duplicate: bool = False
+    conflicts: int = 0
     per_partition: Mapping[int, int] = field(default_factory=dict)
     begin: Mapping[int, int] = field(default_factory=dict)
     generation: int | None = None
@@ -88,8 +88,8 @@ def publish(
 
     Raises `Invalid` (another queue by this name, a writer name in use), `NumberUsed` (`repetition` tells whether it is
     a repetition with other slices), `Full` (the quota is reached), `Outdated` (staged too long ago: stage again),
-    `Repartitioned` (staged for another partition count: `restaging` places it again), `Unavailable` when the store does
-    not answer within the queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
+    `Repartitioned` (staged for another partition count: `repetition` places it again), `Unavailable` when the store
+    does not answer within the queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
     """
     if len({segment.headers for segment in segments}) > 1:
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
@@ -108,12 +108,12 @@ def publish(
             head = queue.require(stage.queue_id) if looked else _first_look(queue, stage)
             looked = True
             earlier = writers.last_batch(queue, identity.writer) if identity else None
-            done = None if tried is None else _landed(queue, tried, identity, conflicts)
+            done = None if tried is None else _landed(queue, tried, identity)
             if done is None and earlier is not None and identity is not None:
                 said = writers.resolution(queue.head, identity.writer, earlier)
-                done = already(earlier, said, identity, stage, segments, token, conflicts)
+                done = already(earlier, said, identity, stage, segments, token)
             if done is not None:
-                return done if done.duplicate else _placed(done, segments, tried)
+                return replace(done if done.duplicate else _placed(done, segments, tried), conflicts=conflicts)
             check_stage(stage, head)
             check_quota(queue, head, rows)
             entry = place(head, stage, segments, identity, token, queue.now_us())
@@ -133,9 +133,7 @@ def publish(
                 raise  # a head that was just read names what is gone
             gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
-            done = PublishResult(
-                sequence=entry.sequence, time_us=entry.time_us, rows=rows, duplicate=False, conflicts=conflicts
-            )
+            done = PublishResult(sequence=entry.sequence, time_us=entry.time_us, rows=rows, conflicts=conflicts)
             return _placed(done, segments, entry)
 
 
@@ -200,7 +198,6 @@ def already(
     stage: Stage,
     segments: Sequence[StagedSegment],
     token: str = "",
-    conflicts: int = 0,
 ) -> PublishResult | None:
     """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one. None: it is
     not, or a person said that it is new. `earlier` is the writer's last publish, `said` what was said since.
@@ -224,7 +221,6 @@ def already(
         time_us=earlier.time_us,
         rows=0 if duplicate else sum(segment.rows for segment in segments),
         duplicate=duplicate,
-        conflicts=conflicts,
         resolved=said,
     )
 
@@ -238,7 +234,7 @@ def _alike(earlier: WriterRecord, identity: PublishIdentity, stage: Stage, segme
     return earlier.sum == slices_sum(version, any(segment.headers for segment in segments), checksums)
 
 
-def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
+def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None) -> PublishResult | None:
     """Guard: settle what a swap did that was not answered with success, by looking for the entry that it would have
     added.
 
@@ -258,9 +254,7 @@ def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, con
         )
     if entry is None:
         return None
-    return PublishResult(
-        sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
-    )
+    return PublishResult(sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows)
 
 
 def check_stage(stage: Stage, head: Head) -> None:
@@ -326,7 +320,7 @@ def place(
     following: dict[int, int] = {}
     slices: list[Slice] = []
     for index, segment in enumerate(segments):
-        for partition, start, length, rows, xxh3 in segment.slices:
+        for partition, _, start, length, _, rows, xxh3 in segment.slices:
             offset = following.get(partition, head.next[partition])
             slices.append(Slice(partition, index, start, length, offset, rows, xxh3))
             following[partition] = offset + rows

@@ -6,15 +6,15 @@ The handle has no rules of its own: a change is given to it as a function from h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.base.retry import RETRY_TIMEOUT_S, Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
-from partq_spark.log.sizes import LOG_SIZES, LogSizes
+from partq_spark.log.names import LOG_SIZES, LogSizes
 from partq_spark.objects.api import Clocked, ObjectStore
 from partq_spark.objects.register import Register
 
@@ -218,6 +218,10 @@ class QueueLog:
     def segment_folder(self) -> str:
         return names.segment_folder(self.namespace, self.name, self.head.queue_id)
 
+    def blob_path(self, name: str) -> str:
+        """The name in the store of a segment, chunk or page."""
+        return (self.segment_folder if name.endswith(".arrow") else self.log_folder) + name
+
     # --- positions ----------------------------------------------------------------------------------------------------
 
     def settled(self, look: Callable[[Head], T]) -> T:
@@ -254,3 +258,54 @@ class QueueLog:
         name = self.segment_folder + entry.segments[piece.segment]
         columns = columns_of_entry(entry, self.head.columns)
         return times_us(read_slice(self.store, name, piece, columns, only=(TIMES_NAME,)).column(TIMES_NAME))
+
+
+# --- when messages that are in the log were published -----------------------------------------------------------------
+
+MOST_LOOKED_INTO: Final = 16
+"""Slices: beyond so many partitions the time of a compacted message may be said too early."""
+
+
+def oldest_us(queue: QueueLog, head: Head, wanted: tree.Wanted) -> int | None:
+    """When the first of the messages in `wanted` was published (Unix, microseconds); None if there is none.
+
+    Of a compacted entry that begins with others the times are read. Raises as `QueueLog.load_chunk` and `read_slice`.
+    """
+    entry = next(iter(tree.walk(tree.view(head, wanted), queue.load_chunk)), None)
+    if entry is None or not entry.times:
+        return entry.time_us if entry is not None else None
+    first: dict[int, Slice] = {}
+    for piece in entry.slices:
+        first.setdefault(piece.partition, piece)
+    found = [entry.time_us]
+    for piece in first.values():
+        start = wanted[piece.partition][0]
+        if len(found) > MOST_LOOKED_INTO:
+            return entry.first_time_us
+        found.append(queue.times_us(entry, piece)[max(start - piece.offset, 0)])
+        if found[-1] == entry.first_time_us:
+            break
+    return min(found)
+
+
+def published_us(
+    queue: QueueLog, head: Head, offsets: Mapping[int, int], *, most_looked_into: int = MOST_LOOKED_INTO
+) -> dict[int, int]:
+    """By partition, when the message at this offset was published (Unix, microseconds); without those that are not in
+    the log. Reads only the chunks that lead there.
+
+    Of compacted entries the times are read, first of those that span the longest time; beyond `most_looked_into`
+    slices a message counts as published when its entry begins. Raises as `QueueLog.load_chunk` and `read_slice`.
+    """
+    wanted = {partition: (offset, offset + 1) for partition, offset in offsets.items()}
+    found: dict[int, int] = {}
+    compacted: list[tuple[Entry, Slice]] = []
+    for entry in tree.walk(tree.view(head, wanted), queue.load_chunk):
+        for piece in entry.slices:
+            found[piece.partition] = entry.first_time_us
+        if entry.times:
+            compacted.extend((entry, piece) for piece in entry.slices)
+    compacted.sort(key=lambda each: each[0].first_time_us - each[0].time_us)
+    for entry, piece in compacted[:most_looked_into]:
+        found[piece.partition] = queue.times_us(entry, piece)[offsets[piece.partition] - piece.offset]
+    return found

@@ -1,8 +1,14 @@
-"""Whether a batch that comes under a number that its writer has used is the one that was published (DIS-10).
+"""Publishing what tasks have staged where that cannot be published as it is, by a look at its rows.
 
-`publish` tells by the slices where it can. Here the rows decide, however they lie: the number is the writer's last one,
-and every row of the new try is among those of that publish, as often. Fewer are a repetition too. Anything else is
-refused, in words that say how to go on; new rows are never dropped. No pyspark; Arrow only where rows are read.
+A batch may come under a number that its writer has used: whether it is the one that was published (DIS-10). `publish`
+tells by the slices where it can. Here the rows decide, however they lie: the number is the writer's last one, and every
+row of the new try is among those of that publish, as often. Fewer are a repetition too. Anything else is refused, in
+words that say how to go on; new rows are never dropped.
+
+Or it was staged for a partition count that the queue no longer has, where a key lies in another partition, or by tasks
+of which some saw other columns than the rest. Its rows are durable already; they are read back, slice by slice, and
+staged for the present layout, with the present columns of a typed queue. Nothing is deleted: what is left over is for
+collection. No pyspark; Arrow only where rows are read.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,17 +26,19 @@ import xxhash
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.log import names, tree, writers
-from partq_spark.log.model import Entry, Head, Slice, WriterRecord
+from partq_spark.log.model import Entry, Head, WriterRecord
 from partq_spark.log.publish import (
     NumberUsed,
     PublishIdentity,
     PublishResult,
+    Repartitioned,
     already,
     check_floor,
     check_version,
+    publish,
 )
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import Staged
+from partq_spark.log.staged import Stage, Staged, stage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +50,11 @@ _ROWS_TOGETHER: Final = 4_096  # of a slice, as Python's values
 _SHOWN_VALUE: Final = 60  # characters in an error
 _SHOWN_ROW: Final = 400
 
+MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
+
+# No layout has this generation: what its publish says is "published before", or that the parts do not fit together.
+_MIXED = -1
+
 _encode = msgspec.msgpack.Encoder().encode
 _Batches = Callable[[], Iterator["pa.RecordBatch"]]
 _Row = tuple[Any, ...]
@@ -50,6 +64,83 @@ class BatchRefused(Invalid):
     """A batch has a number that its writer has used for other rows, or for rows that nobody can compare. Nothing of it
     was published.
     """
+
+
+def publish_tasks(
+    queue: QueueLog,
+    staged: Sequence[Staged],
+    identity: PublishIdentity | None = None,
+    *,
+    seed: str,
+    compression: str = "lz4",
+) -> PublishResult:
+    """`publish.publish` for tasks that may have staged for different layouts or columns: where the partition count has
+    changed since, or not all have the same columns, their messages are staged again for the present ones.
+
+    `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
+    are placed again (DIS-03). A number that its writer has used is judged by its rows. Raises as `publish` does,
+    `Repartitioned` only after 16 changes in a row, `Corrupt` if a staged segment is damaged, and `Invalid` also if the
+    queue was deleted and created again between the tasks.
+    """
+    tasks = list(staged)
+    queue_id = tasks[0].stage.queue_id
+    if any(task.stage.queue_id != queue_id for task in tasks):
+        raise Invalid(
+            f"{queue} was deleted and created again while its tasks staged: nothing was published, run it again"
+        )
+    changes = 0
+    while True:
+        try:
+            return publish(queue, _stage_of_all(tasks), [task.segment for task in tasks], identity)
+        except NumberUsed as used:
+            return judged(queue, used, tasks)
+        except Repartitioned:
+            changes += 1
+            if changes > MOST_CHANGES:
+                raise
+        present = stage_of(queue.require(queue_id))
+        tasks = [
+            task
+            if _fits(task.stage, present)
+            else restaged(queue, task, present, seed=f"{seed}/{number}", compression=compression)
+            for number, task in enumerate(tasks)
+        ]
+
+
+def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compression: str) -> Staged:
+    """The messages of `task` as one new segment for `present`, the order of each key kept, in memory of two runs.
+
+    Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
+    """
+    from partq_spark.log.segment import Stager
+    from partq_spark.log.segment_columns import segment_columns
+
+    old, segment, _ = task
+    # What was taken once is not refused for a limit that was lowered since.
+    stage = replace(present, max_message_bytes=max(present.max_message_bytes, old.max_message_bytes))
+    schema = segment_columns(present.columns, headers=segment.headers).schema
+    with Stager(queue.store, stage, seed=seed, headers=segment.headers, compression=compression) as stager:
+        # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
+        for batch in staged_batches(queue, task, schema):
+            stager.add(batch)
+        made = stager.finish()
+    return Staged(stage, made if made is not None else replace(segment, slices=(), bytes=0))
+
+
+def _stage_of_all(tasks: Sequence[Staged]) -> Stage:
+    """What may be said of all of `tasks` at once: staged no earlier than the oldest, for their common layout and
+    columns, if they have.
+    """
+    stages = [task.stage for task in tasks]
+    oldest = min(stages, key=lambda stage: stage.sequence)
+    if all(_fits(stage, oldest) for stage in stages):
+        return oldest
+    return replace(oldest, generation=_MIXED)
+
+
+def _fits(stage: Stage, other: Stage) -> bool:
+    """Whether both are of one layout and one version of the columns."""
+    return stage.generation == other.generation and stage.columns == other.columns
 
 
 def repeated(queue: QueueLog, tasks: Sequence[Staged], identity: PublishIdentity) -> PublishResult | None:
@@ -73,7 +164,7 @@ def judged(queue: QueueLog, used: NumberUsed, tasks: Sequence[Staged]) -> Publis
     record = used.record
     row, why = queue.settled(lambda head: _first_new(queue, head, record, tasks, used.identity))
     if row is None:
-        return PublishResult(sequence=record.sequence, time_us=record.time_us, rows=0, duplicate=True, conflicts=0)
+        return PublishResult(sequence=record.sequence, time_us=record.time_us, duplicate=True)
     raise BatchRefused(_refusal(queue, used.identity, record, row, why)) from None
 
 
@@ -86,14 +177,12 @@ def staged_batches(queue: QueueLog, task: Staged, schema: pa.Schema) -> Iterator
     from partq_spark.log.segment import read_slice
     from partq_spark.log.segment_columns import segment_columns
 
-    stage, segment = task
+    stage, segment, _ = task
     name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + segment.name
     columns = segment_columns(stage.columns, headers=segment.headers)
     for piece in segment.slices:
-        # Offsets come with the publish; read here is where the bytes lie.
-        where = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
         try:
-            yield widened(read_slice(queue.store, name, where, columns, thoroughly=True), schema)
+            yield widened(read_slice(queue.store, name, piece, columns, thoroughly=True), schema)
         except ObjectMissing:
             check_floor(stage, queue.require(stage.queue_id))
             raise

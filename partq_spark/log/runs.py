@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from partq_spark.log.clocks import published_by
 from partq_spark.log.model import ChunkRef, add, at
-from partq_spark.log.sizes import LOG_SIZES, LogSizes
+from partq_spark.log.names import LOG_SIZES, LogSizes
 
 MOST_SLICES: Final = 65_536
 MOST_BYTES: Final = 256 * 1024 * 1024

@@ -18,11 +18,10 @@ import xxhash
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.log import names
-from partq_spark.log.decoding import decoded
 from partq_spark.log.model import MAX_KEY_BYTES, Slice, too_long
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.segment_columns import HEADERS_NAME, SegmentColumns, segment_columns
-from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
+from partq_spark.log.segment_columns import HEADERS_NAME, SegmentColumns, decoded, segment_columns
+from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.validation import BadRow, check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
@@ -206,7 +205,7 @@ class SegmentWriter:
         # fast.
         self._options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
         self._exit = ExitStack()
-        self.slices: list[StagedSlice] = []
+        self.slices: list[Slice] = []
 
     def __enter__(self) -> Self:
         self._file = _HashingFile(self._exit.enter_context(self._store.writer(self._path)), self._schema)
@@ -226,12 +225,12 @@ class SegmentWriter:
         """Bytes written."""
         return self._file.position
 
-    def write(self, partition: int, rows: pa.RecordBatch) -> StagedSlice:
-        """One slice. `rows` has exactly the columns of the schema."""
+    def write(self, partition: int, rows: pa.RecordBatch) -> Slice:
+        """One slice, its messages numbered from 0. `rows` has exactly the columns of the schema."""
         start = self._file.begin_slice()
         self._writer.write_batch(rows)
         length = self._file.position - start
-        piece = StagedSlice(partition, start, length, rows.num_rows, self._file.slice_checksum())
+        piece = Slice(partition, 0, start, length, 0, rows.num_rows, self._file.slice_checksum())
         self.slices.append(piece)
         return piece
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from partq_spark.log.model import Head
+from partq_spark.log.model import Head, Slice
 from partq_spark.log.schema.columns import Columns
 
 
@@ -28,23 +28,13 @@ class Stage:
     columns: Columns | None = None  # of a typed queue
 
 
-class StagedSlice(NamedTuple):
-    """One run of one partition in a staged segment, without offsets: those come with the publish."""
-
-    partition: int
-    start: int  # first byte in the segment
-    length: int  # bytes
-    rows: int
-    xxh3: str
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedSegment:
     """One task's messages, durable but not yet published."""
 
     name: str
     headers: bool
-    slices: tuple[StagedSlice, ...]
+    slices: tuple[Slice, ...]  # each partition's messages are numbered from 0: their offsets come with the publish
     bytes: int
 
     @property
@@ -53,10 +43,13 @@ class StagedSegment:
 
 
 class Staged(NamedTuple):
-    """One task's messages, and what they were staged for."""
+    """One task's messages, and what they were staged for. `named`: by the user, and not only by what the queue
+    attracts.
+    """
 
     stage: Stage
     segment: StagedSegment
+    named: bool = True
 
 
 def slices_sum(version: int | None, headers: bool, checksums: Iterable[str]) -> str:

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
+from partq_spark.log.clocks import LoadChunk, Seek, Times
 from partq_spark.log.model import ChunkRef, Entry, Head, Origin, add, at, below
+from partq_spark.log.names import LogSizes
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.seeking import LoadChunk, Seek, Times
-from partq_spark.log.sizes import LogSizes
 
 Create = Callable[[str, bytes], None]
 Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets

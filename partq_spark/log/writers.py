@@ -13,8 +13,8 @@ from dataclasses import replace
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import Head, Resolution, WriterPage, WriterRecord
+from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.sizes import LogSizes
 
 WRITER_AGE_S = 7 * 24 * 3600
 

@@ -24,7 +24,7 @@ from partq_spark.group.membership import GroupInQueue, Membership
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
-from partq_spark.log import admin, groups
+from partq_spark.log import groups
 from partq_spark.log.connect import shared_store
 from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog
@@ -131,7 +131,7 @@ class Participant:
             start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
             begin = [start[partition] for partition in sorted(start)]
             # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
-            found = admin.create_group(
+            found = groups.create_group(
                 queue, group.name, begin, exact=place.offsets is not None, ownership=group.ownership
             )
             head = queue.head  # messages may have gone meanwhile

@@ -20,9 +20,10 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations, fanout
 from partq_spark.log.connect import open_queue, shared_namespace, shared_store
 from partq_spark.log.destinations import FanPlan
-from partq_spark.log.fanout import StagedFor, Unattracted
+from partq_spark.log.fanout import Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import Staged
 from partq_spark.spark.columns import TOPIC, TYPED_TOPIC, sink_columns
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import SinkOptions
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 class StagedTask(WriterCommitMessage):
     """What a task tells the driver: where its messages lie, and on whose behalf they were staged."""
 
-    staged: Sequence[StagedFor]
+    staged: Sequence[Staged]
     unattracted: Unattracted
     task: int
     query: str | None  # Spark's query id, also inside foreachBatch; None in a batch job
@@ -130,7 +131,7 @@ class _Sink:
         if missed.messages:
             logger.warning("%s go nowhere: `partq queue subscribe NAME TOPIC` lets a queue attract later ones", about)
 
-    def _publish(self, staged: Sequence[Sequence[StagedFor]], first: StagedTask, batch: int | None) -> None:
+    def _publish(self, staged: Sequence[Sequence[Staged]], first: StagedTask, batch: int | None) -> None:
         outcomes = fanout.publish_all(
             self._queue,
             staged,

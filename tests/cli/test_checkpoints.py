@@ -149,7 +149,7 @@ def test_where_one_partition_fails_it_says_how_far_it_came(group: Group, monkeyp
 
 def test_a_head_that_cannot_be_told_is_told_of(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("partq_spark.log.admin.count_rewind", failing)
+        patch.setattr("partq_spark.log.groups.count_rewind", failing)
         message = group.partq.error(*REWIND, "--by", "2", "--yes")
     assert "0-1 are rewound, but the queue's head could not be told" in message
     assert message.endswith("repeat the command with --partition 0 --to 6")

@@ -25,7 +25,7 @@ from partq_spark.group.codec import decode_state
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import StateDocument
-from partq_spark.log import admin
+from partq_spark.log import admin, groups
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
@@ -62,7 +62,7 @@ class World:
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
         self.server = OwnershipServer(now_s=lambda: self.now_s, rng=self.rng)
         self.queue = admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self.effects())
-        admin.create_group(self.queue, KEY.group, (0,) * partitions)
+        groups.create_group(self.queue, KEY.group, (0,) * partitions)
         self.coordinators: list[Coordinator] = []
         self.flows: list[HandFlow] = []
 

@@ -23,8 +23,8 @@ from partq_spark.group.model import Progress
 from partq_spark.log import admin
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
+from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.sizes import LogSizes
 from tests.coordinator.runtimes import KEY, HandFlow, World
 from tests.log.queues import send
 

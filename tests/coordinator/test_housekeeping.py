@@ -14,9 +14,9 @@ from coordinator.settings import Settings
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Owner
-from partq_spark.log import admin
+from partq_spark.log import admin, groups
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.sizes import LogSizes
+from partq_spark.log.names import LogSizes
 from tests.coordinator.runtimes import KEY
 from tests.coordinator.runtimes import World as Stage
 from tests.log.queues import World, send, values
@@ -161,7 +161,7 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays() -> No
     house = House(config=QueueConfig(retention_s=60.0))
     for number in range(3):
         send(house.queue, values(number))
-    admin.create_group(house.queue, "audit", (0,))
+    groups.create_group(house.queue, "audit", (0,))
     for group, offset in {"audit": 2, KEY.group: 3}.items():
         store = checkpoints_of(house.queue, group)
         held = store.fence(0, to=Owner("flow", "i1"), epoch=1, start=0)

@@ -20,7 +20,7 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import GroupState, Owner, Phase, RebalanceStatus
-from partq_spark.log import admin, groups
+from partq_spark.log import groups
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.api import Document
@@ -223,14 +223,14 @@ def test_checkpoints_are_listed_once_for_a_rewind_and_not_in_other_rounds() -> N
     world.run(5)
     assert "objects.list" not in calls, "it is the head that tells"
     for times in (1, 2):  # somebody repeated the command
-        admin.count_rewind(world.queue, KEY.group)
+        groups.count_rewind(world.queue, KEY.group)
         world.run(30)
         assert calls.count("objects.list") == times
     first.runtime.step(old)
     world.run(1)
     assert calls.count("objects.list") == 2, "old facts are confirmed before anything is listed"
     rewind(world, 0)
-    admin.count_rewind(world.queue, KEY.group)
+    groups.count_rewind(world.queue, KEY.group)
     first.stopped = True
     world.coordinator("c2").hook = calls.append
     world.run(20)
@@ -247,7 +247,7 @@ def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
     found = world.objects.load(name)
     assert isinstance(found, Document)
     damaged = world.objects.swap(name, {**found.metadata, "epoch": "x"}, expected=found.etag)
-    admin.count_rewind(world.queue, KEY.group)
+    groups.count_rewind(world.queue, KEY.group)
     world.run(2)
     assert [facts["partition"] for facts in world.log.of("checkpoint_damaged")] == [number]
     world.objects.swap(name, found.metadata, expected=damaged)
@@ -282,7 +282,7 @@ def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back(
     assert [*world.owners()] == [0, 1], "nothing of the others is the group's to deliver"
     assert world.checkpoints()[2].offset == 10
     rewind(world, 2)
-    admin.count_rewind(world.queue, KEY.group)
+    groups.count_rewind(world.queue, KEY.group)
     world.run(3)
     assert world.owners() == {0: "a", 1: "a", 2: "a"}
     assert world.checkpoints()[2].offset == 0
@@ -302,7 +302,7 @@ def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
     former = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
     former.fence(2, to=None, epoch=1, start=0)
     checkpoints = checkpoints_of(world.queue, KEY.group)
-    admin.count_rewind(world.queue, KEY.group)
+    groups.count_rewind(world.queue, KEY.group)
     facts = world.coordinator().facts()
     assert facts.starts == {0: 0, 1: 0, 2: 10, 3: 10}, "removed ones too begin where their group does"
     leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
@@ -324,7 +324,7 @@ def test_groups_are_seen_that_are_shared_by_this_ownership_and_those_of_which_no
 ) -> None:
     world = World(partitions=1)  # with a group of which nobody said it
     for group, kind in {"none": "none", "store": "store", "redis": "redis://elsewhere:1/0"}.items():
-        admin.create_group(world.queue, group, [0], ownership=kind)
+        groups.create_group(world.queue, group, [0], ownership=kind)
     heads = Heads(world.objects, KEY.namespace, ownership=ownership)
     heads.look(KEY.queue)
     assert sorted(key.group for key in heads.groups()) == seen.split()

@@ -18,7 +18,8 @@ from partq_spark.group.binding import MAX_TRIES, Binder, HeartbeatThread, Livene
 from partq_spark.group.codec import encode_state
 from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import Flow, FlowRecord, GroupSettings, GroupState
-from partq_spark.log.admin import create_group, create_queue
+from partq_spark.log.admin import create_queue
+from partq_spark.log.groups import create_group
 from tests.group.ownership.redis_servers import an_object_store
 from tests.support.ownership import OwnershipServer
 from tests.support.waiting import wait_until

@@ -20,7 +20,7 @@ from partq_spark.group.key_order import LOOK_S, KeyOrder
 from partq_spark.group.membership import GroupInQueue, SessionSettings
 from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
 from partq_spark.group.solo import SoloSession
-from partq_spark.log import admin, layouts
+from partq_spark.log import admin, groups, layouts
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.test_status import A, B, C, state
@@ -93,7 +93,7 @@ def test_a_write_in_doubt_is_followed_by_a_swap_also_where_nothing_has_changed()
     """Else the one that was lost lands after it, and says less than what was delivered meanwhile."""
     way = Hooked(memory_store())
     queue = admin.create_queue(way, "default", "orders", 1)
-    admin.create_group(queue, "billing", [0])
+    groups.create_group(queue, "billing", [0])
     group = GroupInQueue(queue, "billing")
     checkpoints = group.checkpoints(way, Effects(sleep=lambda _: None))
     flow = SoloSession(group, checkpoints, "a")

@@ -18,7 +18,7 @@ from partq_spark.group.lifecycle import Remains, checkpoints_of, require_no_flow
 from partq_spark.group.missed_partitions import MOST_ENDS, MissedPartitions, missed_folder
 from partq_spark.group.model import Owner
 from partq_spark.group.ownership import Ownership
-from partq_spark.log import admin
+from partq_spark.log import admin, groups
 from partq_spark.log.model import MAX_PARTITIONS
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Document, ObjectStore
@@ -44,7 +44,7 @@ def fenced(queue: QueueLog, partition: int, epoch: int, group: str = KEY.group) 
 def made(store: ObjectStore) -> QueueLog:
     """A queue with two partitions, one of which a flow of `billing` has."""
     queue = admin.create_queue(store, KEY.namespace, KEY.queue, 2)
-    admin.create_group(queue, KEY.group, [0, 0])
+    groups.create_group(queue, KEY.group, [0, 0])
     fenced(queue, 0, 4)
     return queue
 
@@ -57,7 +57,7 @@ def test_a_deleted_queue_leaves_nothing_of_its_groups(store: ObjectStore) -> Non
     """Of one whose checkpoint cannot be read, of one that was removed, and what a repetition missed."""
     queue = made(store)
     lifecycle.remove(queue, lifecycle.remains(queue, KEY.group, None), None)
-    admin.create_group(queue, "audit", [0, 0])
+    groups.create_group(queue, "audit", [0, 0])
     fenced(queue, 1, 1, "audit")
     MissedPartitions(store, KEY, lambda: "a", Effects()).note("digest", [0], queue.head.queue_id)
     found = store.load(OF_BILLING)

@@ -12,11 +12,11 @@ from partq_spark.group.lifecycle import checkpoints_of, progress_of
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back, retain
 from partq_spark.group.rewinding import Goal, Gone
-from partq_spark.log import admin, compaction, housekeeping
+from partq_spark.log import admin, compaction, groups, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
 from partq_spark.log.model import Group, QueueConfig
+from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.sizes import LogSizes
 from tests.log.queues import World, once, read_flat, send, values
 from tests.support.way import Hooked
 
@@ -45,7 +45,7 @@ Act = Callable[[QueueLog], object]
 
 
 def made(name: str, start: int) -> Act:
-    return lambda queue: admin.create_group(queue, name, (start,))
+    return lambda queue: groups.create_group(queue, name, (start,))
 
 
 def acknowledge(store: CheckpointStore, held: Checkpoint, offset: int) -> None:
@@ -71,7 +71,7 @@ def acknowledged(name: str, offset: int | None, partition: int = 0) -> Act:
 def rewound(name: str, to: int) -> Act:
     def act(queue: QueueLog) -> None:
         checkpoints_of(queue, name).rewind(0, to)
-        admin.count_rewind(queue, name)
+        groups.count_rewind(queue, name)
 
     return act
 
@@ -151,7 +151,7 @@ def test_who_holds_back_most_is_told_first(world: World) -> None:
 @pytest.mark.conformance("RES-02")
 def test_removed_partitions_go_by_the_same_rule(world: World) -> None:
     queue = world.create(2, config=QueueConfig(retention_s=60.0))
-    admin.create_group(queue, "g", (0, 0))
+    groups.create_group(queue, "g", (0, 0))
     send(queue, [(f"key {number}", b"x") for number in range(40)])
     admin.alter_queue(queue, partitions=1)
     world.clock.now_us += 2 * MINUTE_US
@@ -187,7 +187,7 @@ def test_a_group_made_while_messages_go_begins_at_what_is_left_unless_its_user_n
     queue = in_between(world, "swap", "_head.json", lambda: retain(world.handle()))
     start = queue.refresh().earliest
     assert start == (0,)
-    assert admin.create_group(queue, "late", start, exact=exact).start == ((0,) if exact else (9,))
+    assert groups.create_group(queue, "late", start, exact=exact).start == ((0,) if exact else (9,))
     assert queue.head.earliest == (9,)
 
 

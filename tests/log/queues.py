@@ -20,14 +20,14 @@ from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.housekeeping import Collected, collect, trim
-from partq_spark.log.model import Head, QueueConfig, StageFloor
+from partq_spark.log.model import Head, QueueConfig, Slice, StageFloor
+from partq_spark.log.names import LOG_SIZES
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import segment_schema
-from partq_spark.log.sizes import LOG_SIZES
-from partq_spark.log.staged import Stage, StagedSegment, StagedSlice, stage_of
+from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from tests.support.way import Hook, Hooked
@@ -143,7 +143,7 @@ def unread(rows: Mapping[int, int], name: str = "000000000001-0123456789abcdef.a
     return StagedSegment(
         name=name,
         headers=False,
-        slices=tuple(StagedSlice(partition, 64, 100, number, "0" * 16) for partition, number in rows.items()),
+        slices=tuple(Slice(partition, 0, 64, 100, 0, number, "0" * 16) for partition, number in rows.items()),
         bytes=1000,
     )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
-from partq_spark.log import admin
+from partq_spark.log import admin, groups
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import QueueLog
@@ -100,7 +100,7 @@ def test_names_that_no_queue_namespace_or_group_can_have_are_refused(world: Worl
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
         admin.list_queues(world.store, name)
     with pytest.raises(Invalid, match=r"group name .* is not allowed"):
-        admin.create_group(queue, name, (0,))
+        groups.create_group(queue, name, (0,))
     for good in ("a", "0", "a" * 63, "orders.eu_west-1", "ORDERS-2"):
         assert world.create(name=good).name == good.lower()
 
@@ -183,15 +183,15 @@ def test_remains_are_not_removed_by_a_head_that_cannot_be_read(world: World) -> 
 def test_a_group_begins_where_the_first_to_create_it_said(world: World) -> None:
     queue = world.create(2)
     with pytest.raises(Invalid, match=r"was given 3 starting offsets, .* has 2 partitions"):
-        admin.create_group(queue, "billing", (0, 0, 0))
+        groups.create_group(queue, "billing", (0, 0, 0))
     with pytest.raises(Invalid, match=r"has no group 'biling' \(its groups: none yet\)"):
-        admin.count_rewind(queue, "biling")
-    made = admin.create_group(queue, "Billing", (0, 3))
+        groups.count_rewind(queue, "biling")
+    made = groups.create_group(queue, "Billing", (0, 3))
     assert made == Group(since_sequence=2, start=(0, 3))
-    assert admin.create_group(world.handle(), "billing", (9, 9)) == made
+    assert groups.create_group(world.handle(), "billing", (9, 9)) == made
     assert dict(head_of(world.store).groups) == {"billing": made}
     with pytest.raises(Invalid, match=r"\(its groups: billing\)"):
-        admin.count_rewind(queue, "biling")
+        groups.count_rewind(queue, "biling")
 
 
 def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world: World) -> None:
@@ -201,11 +201,11 @@ def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world:
     queue.change(lambda head: replace(head, next=tuple(start), sequence=head.sequence + 1))
     said = r"at most 262144 are allowed.*`partq group remove orders --group G --yes`"
     with pytest.raises(Invalid, match=said) as full:
-        [admin.create_group(queue, f"group-{number}", start) for number in range(1000)]
+        [groups.create_group(queue, f"group-{number}", start) for number in range(1000)]
     made = queue.refresh().groups
     assert 250 < len(made) < 1000
     assert f"group 'group-{len(made)}' would be number {len(made) + 1} of queue 'orders'" in str(full.value)
     assert len(document_of(world.store, queue.head_name)) < 300_000
-    assert admin.create_group(queue, "group-0", start) == made["group-0"], "an existing one is found"
+    assert groups.create_group(queue, "group-0", start) == made["group-0"], "an existing one is found"
     remove_group(queue, "group-1", made["group-1"])
-    admin.create_group(queue, f"group-{len(made)}", start)
+    groups.create_group(queue, f"group-{len(made)}", start)

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import pytest
 
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
-from partq_spark.log import admin
+from partq_spark.log import admin, groups
+from partq_spark.log.admin import subscribe, unsubscribe
 from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.subscriptions import subscribe, unsubscribe
 from tests.log import typed
 from tests.log.queues import World, head_of, lost
 from tests.support.way import Hooked
@@ -56,11 +56,11 @@ CHANGES: dict[str, Change] = {
         seen=lambda head, who: f"no/{who}" not in head.subscriptions,
     ),
     "group": Change(
-        do=lambda queue, who: admin.create_group(queue, who, queue.head.next).rewinds,
+        do=lambda queue, who: groups.create_group(queue, who, queue.head.next).rewinds,
         seen=lambda head, who: who in head.groups,
     ),
     "rewind": Change(
-        do=lambda queue, who: admin.count_rewind(queue, "billing").rewinds > 0,
+        do=lambda queue, who: groups.count_rewind(queue, "billing").rewinds > 0,
         seen=lambda head, who: head.groups["billing"].rewinds > 0,
     ),
     "trim": Change(
@@ -93,7 +93,7 @@ def prepared(world: World) -> QueueLog:
     made = typed.create(world, "id INT, n INT", partitions=2)
     typed.send(made, [{"id": number} for number in range(9)])
     subscribe(made, "no/mine", "no/theirs")
-    admin.create_group(made, "billing", made.head.next)
+    groups.create_group(made, "billing", made.head.next)
     return made
 
 

@@ -262,7 +262,7 @@ FIELDS = r"|\.config|\.(entries|tree|chunks|rounds)\.\d+"  # objects with these 
 
 
 VALUES = r"\.floor|\.(layouts|writer_pages|resolutions|owners|flows|partitions)\.\d+|\.(groups|writers)\.\w+"
-VALUES += r"|.*\.(slices|folders)\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"
+VALUES += r"|.*\.slices\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"
 
 
 NUMBERED = r"\.(retired|mapping|deliveries)"  # objects whose keys are partitions

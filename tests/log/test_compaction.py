@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.log import admin, housekeeping, publish_times, tree
+from partq_spark.log import admin, groups, housekeeping, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
+from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog, oldest_us
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
-from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     HOUR_US,
@@ -139,8 +139,8 @@ def test_any_history_stays_what_it_was_whatever_is_compacted(
         wanted = {p: (min(both), max(both)) for p, both in some.items()}
         expected = [each for each in sorted(told) if each.offset in range(*wanted[each.partition])]
         assert messages(queue, tree.view(head, wanted)) == expected
-        oldest_us = publish_times.oldest_us(queue, head, everything(head))
-        assert oldest_us == min((message.time_us for message in told), default=None)
+        first_us = oldest_us(queue, head, everything(head))
+        assert first_us == min((message.time_us for message in told), default=None)
         if not any(head.earliest):
             assert head.stored_bytes == counted(queue), "known from the head alone"
     levels = [ref.level for ref in queue.head.tree]
@@ -203,7 +203,7 @@ def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(wo
     """Its reference goes on counting the messages that had been trimmed; its bytes are of the others alone."""
     world.sizes = LogSizes(inline_entries=4, fan_out=fan_out)
     queue = world.create(16)
-    group = admin.create_group(queue, "slow", (0,) * 16)
+    group = groups.create_group(queue, "slow", (0,) * 16)
     for number in range(100):
         send(queue, [(f"key {row}", b"%d" % (number * row) * 50) for row in range(64)])
     before = queue.head.stored_bytes

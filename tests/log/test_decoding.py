@@ -24,13 +24,12 @@ import pytest
 import xxhash
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.log.decoding import decoded
 from partq_spark.log.model import Slice
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added, with_widened
 from partq_spark.log.segment import SegmentWriter, read_slice
-from partq_spark.log.segment_columns import HEADERS, SegmentColumns, segment_columns, segment_schema
+from partq_spark.log.segment_columns import HEADERS, SegmentColumns, decoded, segment_columns, segment_schema
 from partq_spark.objects.memory import MemoryStore
 
 COMPRESSIONS = ("none", "lz4", "zstd")

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import destinations, fanout, writers
-from partq_spark.log.admin import alter_queue, delete_queue
+from partq_spark.log.admin import alter_queue, delete_queue, subscribe, unsubscribe
+from partq_spark.log.connect import Namespace
 from partq_spark.log.destinations import FanPlan
-from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
+from partq_spark.log.fanout import Fan, QueueOutcome, Unattracted
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
-from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
+from partq_spark.log.staged import Staged
 from partq_spark.log.topics import matches
 from tests.log.queues import World, batch_of, head_of, lost, raise_floor, read, read_flat
 from tests.support.properties import examples
@@ -57,7 +58,7 @@ def plan(world: World, named: str | None = None) -> FanPlan:
 
 def stage(
     world: World, decided: FanPlan, *tasks: Sequence[Message], batch_rows: int = 1000, **sizes: Any
-) -> tuple[list[list[StagedFor]], Unattracted]:
+) -> tuple[list[list[Staged]], Unattracted]:
     """Every task's messages, in batches of so many rows; what nobody attracts of all of them."""
     staged, missed = [], []
     for number, messages in enumerate(tasks):
@@ -74,7 +75,7 @@ def stage(
 
 def publish(
     world: World,
-    staged: Sequence[Sequence[StagedFor]],
+    staged: Sequence[Sequence[Staged]],
     identity: PublishIdentity | None = IDENTITY,
     open_queue: Opener | None = None,
 ) -> list[QueueOutcome]:

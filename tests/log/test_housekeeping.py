@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
-from partq_spark.log import admin, housekeeping, tree
+from partq_spark.log import groups, housekeeping, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.groups import remove_group
 from partq_spark.log.housekeeping import GroupPositions, collect, trim
 from partq_spark.log.model import Head
+from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import Stage, stage_of
 from tests.log.queues import (
     GRACE_US,
@@ -64,16 +64,16 @@ def test_trimmed_messages_can_no_longer_be_read(world: World) -> None:
 def test_what_any_group_needs_is_not_trimmed(world: World) -> None:
     """How far a group was does not count for a later one of its name, nor after a rewind."""
     queue = world.numbered(1, rows=10)
-    former = admin.create_group(queue, "slow", (3,))
-    admin.create_group(queue, "fast", (8,))
+    former = groups.create_group(queue, "slow", (3,))
+    groups.create_group(queue, "fast", (8,))
     assert housekeeping.held_back_at(queue.head) == (3,)
     assert trim(queue, (10,)).earliest == (3,)
     known = {"slow": GroupPositions(since_sequence=former.since_sequence, rewinds=0, offsets={0: 10})}
     remove_group(queue, "slow", former)
-    made = admin.create_group(queue, "slow", (4,))
+    made = groups.create_group(queue, "slow", (4,))
     assert trim(queue, (10,), known).earliest == (4,)
     known = {"slow": GroupPositions(since_sequence=made.since_sequence, rewinds=0, offsets={0: 6})}
-    admin.count_rewind(queue, "slow")
+    groups.count_rewind(queue, "slow")
     assert trim(queue, (10,), known).earliest == (4,)
     known = {"slow": GroupPositions(since_sequence=made.since_sequence, rewinds=1, offsets={0: 6})}
     assert trim(queue, (10,), known).earliest == (6,)

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import layouts
-from partq_spark.log.hashing import xxh64_column
 from partq_spark.log.layouts import LayoutWait, resized, without_trimmed_layouts
 from partq_spark.log.model import Head
-from partq_spark.log.partitioner import partition_of, partitions_of
+from partq_spark.log.partitioner import partition_of, partitions_of, xxh64_column
 from tests.log.queues import empty_head
 from tests.support.properties import examples
 

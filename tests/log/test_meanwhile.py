@@ -14,10 +14,10 @@ import pytest
 
 from partq_spark.base.errors import Conflict, PartqError, Unavailable
 from partq_spark.log import admin, housekeeping
+from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.restaging import publish_tasks
-from partq_spark.log.sizes import LogSizes
+from partq_spark.log.repetition import publish_tasks
 from partq_spark.log.staged import Staged, stage_of
 from tests.log.queues import HOUR_US, Row, World, all_steps, lost, objects, read_flat, send, staged, trim_all
 from tests.support.way import Hooked

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.log import admin, restaging
+from partq_spark.log import admin, repetition
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import (
@@ -26,7 +26,7 @@ from partq_spark.log.publish import (
     publish,
 )
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.repetition import publish_tasks
 from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from partq_spark.objects.api import ObjectStore
@@ -248,7 +248,7 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        (restaging.MOST_CHANGES, None, ""),
+        (repetition.MOST_CHANGES, None, ""),
         (100, Repartitioned, "publish them again"),
         (0, Corrupt, "not there"),  # what was staged is lost instead
     ],
@@ -272,7 +272,7 @@ def test_what_is_placed_again_comes_as_a_whole_or_says_why_not(
     hooked.before = change
     with pytest.raises(error, match=said) if error else nullcontext():
         publish_staged(world.handle(store=hooked), stage, segments)
-    assert head_of(world.store).layout.generation == min(max(changes, 1), restaging.MOST_CHANGES + (error is not None))
+    assert head_of(world.store).layout.generation == min(max(changes, 1), repetition.MOST_CHANGES + (error is not None))
     assert len(read_flat(world.handle())) == (0 if error else 120)
 
 

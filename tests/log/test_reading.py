@@ -12,10 +12,10 @@ from msgspec import structs
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import tree
 from partq_spark.log.housekeeping import trim
+from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.sizes import LogSizes
 from tests.log import typed
 from tests.log.queues import HOUR_US, World, all_steps, everything, flip, rounds, send
 

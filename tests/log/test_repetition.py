@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from partq_spark.log import admin, housekeeping, repetition, writers
+from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import BatchRefused
-from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.repetition import BatchRefused, publish_tasks
 from partq_spark.log.segment import Stager
-from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import Staged, stage_of
 from tests.log import typed
 from tests.log.queues import HOUR_US, Row, World, all_steps, batch_of, head_of, read, read_flat, rounds, send, values

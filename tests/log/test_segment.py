@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import destinations, names, segment
+from partq_spark.log.admin import subscribe
 from partq_spark.log.fanout import Fan
 from partq_spark.log.model import QueueConfig, Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.segment import Stager, read_slice
 from partq_spark.log.segment_columns import segment_columns, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
-from partq_spark.log.subscriptions import subscribe
 from partq_spark.log.validation import check_batch, first_not_utf8, is_utf8
 from partq_spark.objects.api import ObjectStore
 from partq_spark.spark.columns import message_columns
@@ -62,7 +62,7 @@ def path_of(made: StagedSegment) -> str:
 
 
 def slices_of(made: StagedSegment) -> list[Slice]:
-    return [Slice(piece.partition, 0, piece.start, piece.length, 17, piece.rows, piece.xxh3) for piece in made.slices]
+    return [piece._replace(offset=17) for piece in made.slices]
 
 
 # --- order and content ------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from msgspec import structs
 from partq_spark.log import codec, tree
 from partq_spark.log.codec import entry_bytes
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice
+from partq_spark.log.names import LOG_SIZES, LogSizes
 from partq_spark.log.publish import place
 from partq_spark.log.runs import RunLimits, choose, fits
-from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import BEGIN_US, SECOND_US, empty_head, everything, unread
 from tests.log.test_codec import ENTRY

@@ -21,11 +21,14 @@ from msgspec import structs
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
-from partq_spark.log.admin import alter_queue, create_group, create_queue, delete_queue, list_queues, remove_remains
+from partq_spark.log.admin import alter_queue, create_queue, delete_queue, list_queues, remove_remains, subscribe
 from partq_spark.log.compaction import compact
+from partq_spark.log.connect import Namespace
 from partq_spark.log.destinations import plan_topic
 from partq_spark.log.fanout import Fan, publish_all
+from partq_spark.log.groups import create_group
 from partq_spark.log.model import FORMAT, Head, QueueConfig
+from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, check_stage, check_version, publish
 from partq_spark.log.queue import QueueLog
@@ -34,9 +37,7 @@ from partq_spark.log.schema.columns import Column, Columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added
 from partq_spark.log.segment import read_slice
 from partq_spark.log.segment_columns import HEADERS
-from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from partq_spark.log.subscriptions import Namespace, subscribe
 from partq_spark.objects import open_store
 from tests.log import typed
 from tests.log.queues import GRACE_US, World, document_of, empty_head, everything, read_flat, rounds, send, values

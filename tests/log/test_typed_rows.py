@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.destinations import plan_queue
-from partq_spark.log.fanout import Fan, StagedFor, publish_all
+from partq_spark.log.fanout import Fan, publish_all
+from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import name_text
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import KEY_TYPES
 from partq_spark.log.schema.versions import columns_of, schema_of
-from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import Staged
 from partq_spark.objects.memory import MemoryStore
 from tests.log import typed
 from tests.log.schema.shapes import batches, same, schemas, types
@@ -41,7 +42,7 @@ WIDER = {
 }
 
 
-def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[StagedFor]:
+def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[Staged]:
     """As a task of a sink does it."""
     with Fan(queue.store, plan_queue(queue), seed=f"q/1/{task}", given=batch.schema) as fan:
         fan.add(batch)

@@ -10,9 +10,9 @@ import pytest
 from partq_spark.base.errors import Corrupt
 from partq_spark.log import writers
 from partq_spark.log.model import WriterRecord
+from partq_spark.log.names import LOG_SIZES, LogSizes
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from tests.log.queues import World, flip, send
 from tests.support.way import Hooked
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.log import tree
 from partq_spark.log.compaction import compact
+from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
@@ -24,7 +25,6 @@ from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.versions import columns_of, schema_of, with_added, with_widened
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS, segment_schema
-from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from partq_spark.query.columns import (
     METADATA_TYPES,

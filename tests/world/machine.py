@@ -39,7 +39,7 @@ from partq_spark.base import effects
 from partq_spark.group.binding import Liveness
 from partq_spark.group.model import GroupKey
 from partq_spark.log import connect
-from partq_spark.log.sizes import LOG_SIZES
+from partq_spark.log.names import LOG_SIZES
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
 from tests.world.scheduler import SECOND_US, Process, Scheduler, Strand
