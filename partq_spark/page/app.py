@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,11 +23,10 @@ from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.page.access import Access
 from partq_spark.page.actions import Actions
 from partq_spark.page.forms import form_of, number_of, offsets_of
+from partq_spark.page.looks import MOST_WAITING, Look, Looks, Opened, etag_of
 from partq_spark.page.queue_views import message_rows
 from partq_spark.page.render import html, statics
 from partq_spark.page.sections import Place, Watched
-from partq_spark.page.streams import EventStream
-from partq_spark.page.watching import MOST_VIEWERS, Opened, Watch, Watches
 
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -43,6 +42,10 @@ MOST_MESSAGES: Final = 100
 MESSAGES: Final = 20
 STATIC_S: Final = 31_536_000  # a name says what the file holds, so a year is not too long
 SESSION_S: Final = 12 * 3600
+FIRST_LOOK_S: Final = 15.0
+NEWS_S: Final = 10.0
+"""So long a browser waits for news at most; then it asks again."""
+
 STATUS_OF: Final[dict[type[PartqError], int]] = {Invalid: 404, Unavailable: 503}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -55,17 +58,16 @@ class Page:
         self._place = place
         self._access = access
         self._watched = Watched(place)
-        self._watches = Watches(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
+        self._looks = Looks(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
         self._browsing = asyncio.Semaphore(1)  # a slice of the log may be large
-        self._closing = asyncio.Event()
         routes = [
-            Route("/", self._watching("queues")),
-            Route("/events", self._watch),
-            Route("/queues/{queue}", self._watching("queue")),
-            Route("/queues/{queue}/events", self._watch),
+            Route("/", self._showing("queues")),
+            Route("/news", self._send_news),
+            Route("/queues/{queue}", self._showing("queue")),
+            Route("/queues/{queue}/news", self._send_news),
             Route("/queues/{queue}/messages", self._show_messages),
-            Route("/queues/{queue}/groups/{group}", self._watching("group")),
-            Route("/queues/{queue}/groups/{group}/events", self._watch),
+            Route("/queues/{queue}/groups/{group}", self._showing("group")),
+            Route("/queues/{queue}/groups/{group}/news", self._send_news),
             Route("/login", self._log_in, methods=["GET", "POST"]),
             Route("/static/{name}", self._send_static),
         ]
@@ -80,47 +82,52 @@ class Page:
     @property
     def watched(self) -> int:
         """How many things are looked at just now."""
-        return len(self._watches)
+        return len(self._looks)
 
     def end(self) -> None:
-        """Stop looking, and let the answers to browsers that watch end. To be called on the event loop."""
-        self._closing.set()
-        self._watches.close()
+        """Stop looking, and answer the browsers that wait. To be called on the event loop."""
+        self._looks.close()
 
-    # --- what is watched ----------------------------------------------------------------------------------------------
+    # --- what is kept up to date --------------------------------------------------------------------------------------
 
-    def _watch_of(self, request: Request) -> Watch:
-        """The watch that a path is about."""
+    def _look_of(self, request: Request) -> Look:
+        """The look that a path is about."""
         names = request.path_params
         opened: Callable[[], Opened] = self._watched.queues
         if "group" in names:
             opened = partial(self._watched.group, names["queue"], names["group"])
         elif "queue" in names:
             opened = partial(self._watched.queue, names["queue"])
-        return self._watches.get("/".join(names.values()), opened)
+        return self._looks.get("/".join(names.values()), opened)
 
-    def _watching(self, page: str) -> Handler:
-        """A page that is drawn from the present snapshot, and then told of news."""
+    def _showing(self, page: str) -> Handler:
+        """A page as it is now; its script then asks for news."""
 
         async def show(request: Request) -> Response:
-            snapshot = await self._watch_of(request).first()
-            path = request.url.path.rstrip("/")
-            missing = "facts" not in snapshot.sections and page != "queues"
+            look = self._look_of(request)
+            if not await look.newer("", FIRST_LOOK_S, request.is_disconnected):
+                raise Unavailable(f"the store did not answer within {FIRST_LOOK_S:.0f} s: load the page again")
+            missing = "facts" not in look.sections and page != "queues"
             return self._html(
                 request,
                 f"{page}.html",
                 status=503 if missing else 200,
-                sections=snapshot.sections,
-                events=f"{path}/events",
+                sections=look.sections,
+                news=f"{request.url.path.rstrip('/')}/news",
                 **request.path_params,
             )
 
         return show
 
-    async def _watch(self, request: Request) -> EventStream:
-        if self._watches.viewers >= MOST_VIEWERS:
-            raise Unavailable(f"{MOST_VIEWERS} pages are being watched at once: close some first")
-        return EventStream(self._watch_of(request), HEADERS, self._closing)
+    async def _send_news(self, request: Request) -> Response:
+        """The sections that differ from those that a browser has by its ETag, as soon as there are some."""
+        if self._looks.waiting >= MOST_WAITING:
+            raise Unavailable(f"{MOST_WAITING} pages are being watched at once: close some first")
+        look = self._look_of(request)
+        etag = request.headers.get("if-none-match", "")
+        sections = await look.newer(etag, NEWS_S, request.is_disconnected)
+        headers = {**HEADERS, "etag": etag_of(look.sections)}
+        return JSONResponse(sections, headers=headers) if sections else Response(status_code=304, headers=headers)
 
     # --- what is looked at once ---------------------------------------------------------------------------------------
 
@@ -200,7 +207,7 @@ class Page:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _html(self, request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
-        known: dict[str, object] = {"events": "", "place": None, "actions": self._access.actions, "proof": ""}
+        known: dict[str, object] = {"news": "", "place": None, "actions": self._access.actions, "proof": ""}
         if self._access.may_look(request.headers):
             known |= {"place": self._place, "proof": self._access.form_proof}
         return HTMLResponse(html(template, **{**known, **values}), status_code=status, headers=HEADERS)

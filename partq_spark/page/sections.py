@@ -1,5 +1,5 @@
 """The three things that can be watched (the list of queues, one queue, one group): what is looked at, and the HTML of
-their sections. Runs in the threads of `watching`; what is remembered between looks is kept here, bounded.
+their sections. Runs in the threads of `looks`; what is remembered between looks is kept here, bounded.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from partq_spark.base.errors import PartqError
 from partq_spark.client import words
 from partq_spark.page.group_views import GroupMemory, memory_of, picture, timeline_view
 from partq_spark.page.history import History, rate, remembered
+from partq_spark.page.looks import Sections
 from partq_spark.page.queue_views import QueueMemory, published, queue_rows, rate_words
 from partq_spark.page.render import html
 from partq_spark.page.timeline import Timeline
-from partq_spark.page.watching import Sections
 
 LOOK_RETRY_S: Final = 2.0
 """A look that fails is tried again for so long, then it is said that it failed, and the next one begins."""

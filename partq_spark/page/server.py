@@ -20,7 +20,7 @@ START_S: Final = 20.0
 
 
 class _Uvicorn(uvicorn.Server):
-    """Says when it begins to end: it waits for answers that run, and those to browsers that watch end only then."""
+    """Says when it begins to end: it waits for answers that run, and those to browsers that wait end only then."""
 
     def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
         super().__init__(config)

@@ -57,14 +57,15 @@ class Served:
             answer = connection.getresponse()
             return Answer(answer.status, answer.headers, answer.read().decode())
 
-    @contextmanager
-    def events(self, path: str) -> Iterator[Iterator[dict[str, Any]]]:
-        """What a browser is told while it watches."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)) as connection:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
-            yield (json.loads(line[6:]) for line in iter(answer.readline, b"") if line.startswith(b"data: "))
+    def news(self, path: str) -> Iterator[dict[str, Any]]:
+        """What a browser is told while the page is open."""
+        etag = ""
+        while True:
+            answer = self.get(f"{path}/news", If_None_Match=etag)
+            etag = answer.headers["etag"]
+            if answer.status != 304:
+                assert answer.status == 200, answer.text
+                yield json.loads(answer.text)
 
 
 @contextmanager

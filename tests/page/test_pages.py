@@ -25,16 +25,15 @@ OBS_03 = pytest.mark.conformance("OBS-03")
 
 def test_queues_are_listed_with_what_they_hold_and_what_is_wrong_with_them(page: Served, orders: partq.Queue) -> None:
     text = page.get("/").text
-    for told in ("orders", "40", "billing", "40 messages behind"):
-        assert told in text
-    with page.events("/events") as events:
-        listed = next(each["queues"] for each in events if "to look at" in each["queues"])
+    for each in ("orders", "40", "billing", "40 messages behind"):
+        assert each in text
+    told = (each["queues"] for each in page.news("") if "queues" in each)
+    listed = next(each for each in told if "to look at" in each)
     assert "! 1 group to look at" in listed
     assert "! 4 partitions not flowing" in listed
     assert "! 4 partitions not flowing" in page.get("/queues/orders").text
     acknowledge(orders)
-    with page.events("/events") as events:
-        assert next(each for each in events if ">ok<" in each["queues"])
+    assert next(each for each in told if ">ok<" in each)
     with serving(orders.store + "/empty") as empty:
         assert "partq queue create NAME" in empty.get("/").text
 
@@ -61,13 +60,12 @@ def test_a_queue_and_a_group_are_shown_in_the_words_of_the_command_line(page: Se
 
 
 @pytest.mark.conformance("OBS-01")
-def test_what_changes_is_pushed_and_nothing_else(page: Served, orders: partq.Queue) -> None:
-    with page.events(GROUP + "/events") as events:
-        first = next(events)
-        assert {"facts", "picture", "lag", "partitions", "timeline"} <= first.keys()
-        publish(orders, *[b"more"] * 17)
-        told = next(each for each in events if "57 messages" in each.get("facts", ""))
-        assert "timeline" not in told
+def test_what_changes_is_told_and_nothing_else(page: Served, orders: partq.Queue) -> None:
+    news = page.news(GROUP)
+    assert {"facts", "picture", "lag", "partitions", "timeline"} <= next(news).keys()
+    publish(orders, *[b"more"] * 17)
+    told = next(each for each in news if "57 messages" in each.get("facts", ""))
+    assert "timeline" not in told
 
 
 @pytest.mark.slow
@@ -83,14 +81,10 @@ def test_one_look_serves_all_who_watch_also_beside_one_who_never_reads_and_none_
         return watching(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(partq.Queue, "watching", counting)
-    with (
-        socket.create_connection(("127.0.0.1", page.port)) as silent,
-        page.events(GROUP + "/events") as one,
-        page.events(GROUP + "/events") as two,
-    ):
+    with socket.create_connection(("127.0.0.1", page.port)) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)  # and never reads
-        silent.sendall(f"GET {GROUP}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        for each in (one, two) * 3:
+        silent.sendall(f"GET {GROUP}/news HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        for each in (page.news(GROUP), page.news(GROUP)) * 3:
             assert next(each)
         assert (page.page.watched, opened) == (1, 1), "for all three"
     wait_until(lambda: page.page.watched == 0, "end of the looking", 20)
@@ -178,7 +172,7 @@ def cookie_of(answer: Answer) -> str:
 
 @OBS_03
 def test_without_the_token_nothing_is_shown(locked: Served) -> None:
-    for path in ("/", "/events", "/queues/orders", "/queues/orders/messages", "/nothing", REWIND, ALTER):
+    for path in ("/", "/news", "/queues/orders", "/queues/orders/messages", "/nothing", REWIND, ALTER):
         answer = locked.get(path)
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == "Bearer"

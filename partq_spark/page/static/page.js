@@ -1,5 +1,5 @@
-// Keeps what is shown up to date: the server sends the HTML of sections that changed, drawn from its own templates, and
-// here the page is made like it with as few changes as can be, so that focus, scrolling and animations live on.
+// Keeps what is shown up to date: the server answers with the HTML of sections that changed, drawn from its own templates,
+// and here the page is made like it with as few changes as can be, so that focus, scrolling and animations live on.
 // Partitions that came to another flow are seen to move there. Rows are filtered and sorted for the one who asks. Nothing
 // else: no text is made here but the word on the connection, and how many rows are shown.
 "use strict";
@@ -9,8 +9,8 @@
   const MOVE_MS = 600;
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const live = document.getElementById("live");
-  const path = document.body.dataset.events;
-  let source = null;
+  const path = document.body.dataset.news;
+  let asking = null;
   let again = 0;
 
   // --- making the page like what was sent ----------------------------------------------------------------------------
@@ -153,25 +153,33 @@
     if (said.textContent !== text) said.textContent = text;
   }
 
-  function connect() {
+  // The server answers when there is something that this page has not got, or nothing new after some seconds.
+  async function connect() {
     clearTimeout(again);
-    if (source || document.hidden) return;
-    source = new EventSource(path);
-    source.onopen = () => say("live", "live");
-    source.onmessage = (event) => {
-      say("live", "live");
-      draw(JSON.parse(event.data));
-    };
-    source.onerror = () => {
+    if (asking || document.hidden) return;
+    const mine = (asking = new AbortController());
+    let etag = ""; // all of it is sent at once
+    try {
+      while (asking === mine) {
+        const answer = await fetch(path, { headers: { "If-None-Match": etag }, cache: "no-store", signal: mine.signal });
+        if (answer.status !== 304 && !answer.ok) throw new Error(answer.statusText);
+        const sections = answer.ok ? await answer.json() : {};
+        if (asking !== mine) return;
+        etag = answer.headers.get("etag");
+        say("live", "live");
+        if (answer.ok) draw(sections);
+      }
+    } catch {
+      if (asking !== mine) return;
       say("lost", "connection lost, trying again");
       disconnect();
       again = setTimeout(connect, AGAIN_MS);
-    };
+    }
   }
 
   function disconnect() {
-    if (source) source.close();
-    source = null;
+    if (asking) asking.abort();
+    asking = null;
   }
 
   // A page that nobody sees asks for nothing.
