@@ -31,7 +31,7 @@ from partq_spark.base.words import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 from partq_spark.page.access import TOKEN_VARIABLE
-from partq_spark.page.timeline import Timeline
+from partq_spark.page.memory import Timeline
 
 _STORE_RETRY_S = 2.0
 """Of one read: what fails for longer is tried again after the group's pause."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid
 from partq_spark.page.access import TOKEN_VARIABLE, Access, access, is_loopback
-from partq_spark.page.timeline import Timeline
+from partq_spark.page.memory import Timeline
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -1,5 +1,6 @@
 """What the page can change, where it was allowed (`--allow-actions` and a token): taking a group back and altering a
-queue, each shown first (preview, dry run) and done only from there. The words are those of the command line.
+queue, each shown first (preview, dry run) and done only from there. The words are those of the command line. At the
+end, what forms and addresses ask for, as values.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,9 +19,10 @@ from partq_spark import client
 from partq_spark.base.errors import Invalid
 from partq_spark.client import words
 from partq_spark.page.access import Access
-from partq_spark.page.forms import form_of, number_of
 from partq_spark.page.sections import Place
 
+MOST_BYTES: Final = 64 * 1024
+MOST_FIELDS: Final = 40
 MOST_SHOWN: Final = 200  # partitions of a preview
 MOST_UNASKED: Final = 10_000  # messages of a rewind that asks for no name
 REALLY: Final = "do"
@@ -139,3 +142,39 @@ def _needed(name: str, text: str) -> int:
     if number is None:
         raise Invalid(f"{name} is empty: give a whole number from 0")
     return number
+
+
+# --- what a form or an address asks for -------------------------------------------------------------------------------
+
+# As values; others are refused, with those that are allowed.
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, the last of each name. Raises `Invalid` for one that is too large."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise Invalid(f"the form has more than {MOST_BYTES} bytes: send less")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS))
+    except ValueError as error:
+        raise Invalid(f"the form cannot be read ({error}): send it as the page does") from None
+
+
+def number_of(name: str, text: str) -> int | None:
+    """A whole number from 0, None for nothing. Raises `Invalid`."""
+    text = text.strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Invalid(f"{name}={text[:40]!r} is not allowed: give a whole number from 0")
+    return int(text)
+
+
+
+def offsets_of(text: str) -> dict[int, int]:
+    """`0:12,3:40` as offsets by partition. Raises `Invalid`."""
+    pairs = (each.partition(":") for each in text.split(",") if each)
+    found = {number_of("partition", number): number_of("before", offset) for number, _, offset in pairs}
+    return {number: offset for number, offset in found.items() if number is not None and offset is not None}

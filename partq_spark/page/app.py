@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from partq_spark import client
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.page.access import Access
-from partq_spark.page.actions import Actions
-from partq_spark.page.forms import form_of, number_of, offsets_of
+from partq_spark.page.actions import Actions, form_of, number_of, offsets_of
 from partq_spark.page.looks import MOST_WAITING, Look, Looks, Opened, etag_of
 from partq_spark.page.queue_views import message_rows
 from partq_spark.page.render import html, statics

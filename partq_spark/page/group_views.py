@@ -6,14 +6,12 @@ What a picture needs of earlier ones (colours, how long a wait was at first, lag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partq_spark.client import CoordinatorView, FlowView, GroupView, PartitionStatus, PartitionView, words
-from partq_spark.page.history import History, Line, line, part, remembered
-from partq_spark.page.marks import NOBODY, Mark, marks
-from partq_spark.page.timeline import Decision, Timeline
+from partq_spark.client import FlowView, GroupView, PartitionStatus, PartitionView, words
+from partq_spark.page.memory import NOBODY, Decision, History, Line, Mark, line, marks, part, remembered
 
 HOLDDOWN: Final = "holddown"
 GLYPHS: Final = {
@@ -77,26 +75,14 @@ class Wait:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """A partition in the table."""
-
-    seen: PartitionView
-    css: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupPicture:
-    """Everything that the page shows of a group."""
+    """What the page shows of a group beside what the client saw. `css`: by partition, how its flow looks."""
 
-    namespace: str
-    queue: str
-    group: str
     facts: words.Facts
-    notes: tuple[str, ...]
     lanes: tuple[Lane, ...]
     waits: tuple[Wait, ...]
     reasons: tuple[str, ...]
-    rows: tuple[Row, ...]
+    css: Mapping[int, str]
     most_lag: int
     still: frozenset[int]
     lag: Line
@@ -126,16 +112,12 @@ def memory_of(before: GroupMemory, view: GroupView, now_s: float) -> GroupMemory
 def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
     """The page's picture of one look, `memory` being that after it."""
     return GroupPicture(
-        namespace=view.namespace,
-        queue=view.queue,
-        group=view.group,
         facts=words.group_in_words(view),
-        notes=view.notes,
         lanes=_lanes(view, memory),
         waits=_waits(view, memory),
         # A handoff's own words stand beside its cell.
         reasons=words.reasons_in_words([each for each in view.partitions if each.handoff is None]),
-        rows=tuple(Row(seen=each, css=_css(each.flow, memory)) for each in view.partitions),
+        css={each.partition: _css(each.flow, memory) for each in view.partitions},
         still=words.standing_still(view),
         most_lag=max((each.lag for each in view.partitions), default=0),
         lag=line(memory.lag, now_s),
@@ -234,47 +216,13 @@ def _css(flow: str | None, memory: GroupMemory) -> str:
     return NOBODY if mark is None else mark.css
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecisionRow:
-    """One decision in words: `12:00:01.250`, what, about what, why."""
-
-    time: str
-    event: str
-    facts: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimelineView:
-    """Decisions, newest first, and a word about where they come from."""
-
-    rows: tuple[DecisionRow, ...]
-    note: str
-
-
-def timeline_view(timeline: Timeline | None, server: str, view: GroupView) -> TimelineView:
-    """The decisions about a group that `server`, the coordinator in whose process the page is served, knows of."""
-    if timeline is None:
-        return TimelineView(
-            rows=(), note="No coordinator serves this page, so there is no timeline: its own page has one."
-        )
-    rows = tuple(map(_decision, timeline.of(f"{view.namespace}/{view.queue}/{view.group}")))
-    return TimelineView(rows=rows, note=_source(view.coordinator, server, known=bool(rows)))
-
-
-def _source(leader: CoordinatorView, server: str, *, known: bool) -> str:
-    if leader.leader is None or leader.leader == server:
-        return "" if known else f"The coordinator {server} has decided nothing about this group since it was started."
-    return f"The coordinator {leader.leader} leads this group: what it decides is on its own page, not here ({server})."
-
-
-def _decision(decision: Decision) -> DecisionRow:
-    return DecisionRow(
-        time=f"{decision.time:%H:%M:%S}.{decision.time.microsecond // 1000:03}",
-        event=decision.event.replace("_", " "),
-        facts=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in decision.facts),
-        reason=decision.reason,
-    )
+def timeline_note(decisions: Sequence[Decision] | None, server: str, leader: str | None) -> str:
+    """Where the decisions about a group come from that `server`, the coordinator in whose process the page is served,
+    knows of (None: no coordinator serves it), while `leader` leads the group; empty if there is nothing to say.
+    """
+    if decisions is None:
+        return "No coordinator serves this page, so there is no timeline: its own page has one."
+    if leader is None or leader == server:
+        nothing = f"The coordinator {server} has decided nothing about this group since it was started."
+        return "" if decisions else nothing
+    return f"The coordinator {leader} leads this group: what it decides is on its own page, not here ({server})."

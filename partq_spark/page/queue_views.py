@@ -13,7 +13,7 @@ from typing import Final
 from partq_spark.base.words import age, plural, readable, size, when
 from partq_spark.client import DamagedQueue, Message, QueueDescription, QueueSummary, words
 from partq_spark.client.json_values import row_text
-from partq_spark.page.history import History, rate
+from partq_spark.page.memory import History, rate
 
 SHOWN_BYTES: Final = 2000
 """Of one key, value or header."""

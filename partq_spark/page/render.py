@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from partq_spark.base.words import age, printable, when
 from partq_spark.client import words
-from partq_spark.page import history
+from partq_spark.page import memory
 
 
 class Static(NamedTuple):
@@ -53,9 +53,9 @@ def _templates() -> Environment:
     made.filters["utc"] = lambda value: "" if value is None else f"{when(value)} UTC"
     made.filters["age"] = age
     made.globals["words"] = words
-    made.globals["part"] = history.part
+    made.globals["part"] = memory.part
     made.globals["static"] = lambda name: f"/static/{statics()[name].name}"
-    made.globals["chart"] = {"width": history.WIDTH, "height": history.HEIGHT}
+    made.globals["chart"] = {"width": memory.WIDTH, "height": memory.HEIGHT}
     return made
 
 

@@ -5,35 +5,30 @@ their sections. Runs in the threads of `looks`; what is remembered between looks
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from partq_spark import client
 from partq_spark.base.errors import PartqError
 from partq_spark.client import words
-from partq_spark.page.group_views import GroupMemory, memory_of, picture, timeline_view
-from partq_spark.page.history import History, rate, remembered
+from partq_spark.page.group_views import GroupMemory, memory_of, picture, timeline_note
 from partq_spark.page.looks import Sections
+from partq_spark.page.memory import MOST_REMEMBERED, History, Kept, Timeline, rate, remembered
 from partq_spark.page.queue_views import QueueMemory, published, queue_rows, rate_words
 from partq_spark.page.render import html
-from partq_spark.page.timeline import Timeline
 
 LOOK_RETRY_S: Final = 2.0
 """A look that fails is tried again for so long, then it is said that it failed, and the next one begins."""
 
-MOST_REMEMBERED: Final = 200
 DESCRIBED_S: Final = 5.0
 """A queue of the list is described anew when its description is so old; one of them with each look."""
 
 MOST_JUDGED: Final = 20
 JUDGED_S: Final = 0.5
 """So many groups are looked at with one look at a queue or the list, and for so long: it must not take long."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,23 +48,6 @@ class Place:
         """A queue there. Raises `Invalid` for what is no name."""
         patience_s = self.retry_timeout_s if retry_timeout_s is None else retry_timeout_s
         return client.Queue(name, store=self.store, namespace=self.namespace, retry_timeout_s=patience_s)
-
-
-class Kept(Generic[T]):
-    """What is remembered by name: of so many at most, those that were used last."""
-
-    def __init__(self, fresh: T) -> None:
-        self._fresh = fresh
-        self._kept: OrderedDict[str, T] = OrderedDict()
-
-    def __getitem__(self, name: str) -> T:
-        return self._kept.get(name, self._fresh)
-
-    def __setitem__(self, name: str, value: T) -> None:
-        self._kept[name] = value
-        self._kept.move_to_end(name)
-        while len(self._kept) > MOST_REMEMBERED:
-            self._kept.popitem(last=False)
 
 
 class Watched:
@@ -110,7 +88,7 @@ class Watched:
     @contextmanager
     def group(self, queue: str, group: str) -> Iterator[Callable[[], Sections]]:
         """One group."""
-        name = f"{queue}/{group}"
+        name, timeline = f"{queue}/{group}", self.place.timeline
         opened = self.place.queue(queue, retry_timeout_s=LOOK_RETRY_S)
         kind = next((each.ownership for each in opened.groups(ownership="none") if each.group == group), None)
         with opened.watching(group, ownership=fitting(kind, self.place.ownership)) as status:
@@ -118,9 +96,12 @@ class Watched:
             def look() -> Sections:
                 seen, now_s = status(), self._now_s()
                 memory = self._groups[name] = memory_of(self._groups[name], seen, now_s)
+                decisions = timeline.of(f"{seen.namespace}/{seen.queue}/{seen.group}") if timeline is not None else None
                 values = {
+                    "seen": seen,
                     "view": picture(seen, memory, now_s),
-                    "timeline": timeline_view(self.place.timeline, self.place.server, seen),
+                    "decisions": decisions or (),
+                    "note": timeline_note(decisions, self.place.server, seen.coordinator.leader),
                 }
                 return _filled("group", ("facts", "picture", "reasons", "lag", "partitions", "timeline"), values)
 

@@ -10,9 +10,10 @@ import select
 import signal
 import socket
 import subprocess
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -126,9 +127,14 @@ def test_the_page_is_served_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         (port,) = re.findall(rb"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
-        # An answer that has no end by itself.
-        with urlopen(f"http://127.0.0.1:{int(port)}/events", timeout=WAIT_S) as watching:
-            assert watching.readline().startswith(b"data: ")
+        with closing(HTTPConnection("127.0.0.1", int(port), timeout=WAIT_S)) as browser:
+            browser.request("GET", "/news")
+            shown = browser.getresponse()
+            shown.read()
+            browser.request("GET", "/news", headers={"If-None-Match": shown.headers["etag"]})
+            browser.sock.settimeout(0.5)
+            with pytest.raises(TimeoutError):  # there is nothing new
+                browser.sock.recv(1)
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT_S) == 0
         assert process.stderr.read() == b""

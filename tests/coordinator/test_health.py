@@ -15,7 +15,7 @@ import pytest
 from coordinator.health import Answers, HealthServer, Metrics, PageServer, Status, access_beside_health, serve
 from coordinator.settings import load_settings
 from partq_spark.base.errors import Invalid
-from partq_spark.page.timeline import Timeline
+from partq_spark.page.memory import Timeline
 from tests.support.servers import free_port
 
 TOKEN = "a-token-for-tests"

@@ -11,12 +11,11 @@ import pytest
 
 from partq import CoordinatorView, FlowView, GroupView, HandoffView, Header, Message, PartitionStatus, PartitionView
 from partq_spark.client import words
-from partq_spark.page import history
-from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, picture, timeline_view
-from partq_spark.page.marks import COLOURS, MOST_KEPT, PATTERNS, marks
+from partq_spark.page import memory
+from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, picture, timeline_note
+from partq_spark.page.memory import COLOURS, MOST_MARKS, PATTERNS, SHOWN_DECISIONS, Timeline, marks
 from partq_spark.page.queue_views import message_rows
 from partq_spark.page.sections import fitting
-from partq_spark.page.timeline import MOST_SHOWN, Timeline
 from tests.page.crowd import crowd
 
 NOW = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
@@ -53,7 +52,7 @@ def test_flows_have_marks_that_differ_are_shared_evenly_and_stay() -> None:
     more = marks(["b", "c", "d", "e", "f", "g", "h"], marks(["b", "c"], first))
     assert marks(["a", "b", "c"], more) | first == marks(["a", "b", "c"], more), "also of one that comes back"
     known = marks([f"old-{number}" for number in range(500)], {})
-    assert (len(known), len(marks(["new"], known))) == (500, MOST_KEPT), "those that are there all have one"
+    assert (len(known), len(marks(["new"], known))) == (500, MOST_MARKS), "those that are there all have one"
 
 
 def test_each_partition_is_a_cell_in_the_lane_of_its_flow_also_of_one_that_left_and_of_nobody() -> None:
@@ -107,32 +106,32 @@ def test_a_flow_that_is_silent_is_not_active_and_it_and_what_does_not_flow_need_
     assert words.health(replace(well, coordinator=CoordinatorView(leader=None, age_s=None))) == "no coordinator"
 
 
-def remembered(*values: float | None, kept: history.History = (), every_s: float = 1.0) -> history.History:
+def remembered(*values: float | None, kept: memory.History = (), every_s: float = 1.0) -> memory.History:
     for number, value in enumerate(values):
-        kept = history.remembered(kept, number * every_s, value)
+        kept = memory.remembered(kept, number * every_s, value)
     return kept
 
 
 def test_a_line_is_bounded_has_a_gap_where_nobody_looked_and_keeps_its_peaks() -> None:
     kept = remembered(*map(float, range(5000)), every_s=0.5)
-    assert len(kept) <= history.MOST_POINTS
-    assert kept[-1].at_s - kept[0].at_s <= history.KEPT_S
+    assert len(kept) <= memory.MOST_POINTS
+    assert kept[-1].at_s - kept[0].at_s <= memory.KEPT_S
     kept = ()
     for tenth in [*range(200), *range(500, 700)]:  # more than there are pixels
-        kept = history.remembered(kept, tenth / 10, 100.0 if tenth == 602 else 1.0)
-    drawn = history.line(kept, 70.0)
+        kept = memory.remembered(kept, tenth / 10, 100.0 if tenth == 602 else 1.0)
+    drawn = memory.line(kept, 70.0)
     assert len(drawn.points) == len(drawn.areas) == 2
     assert any(point.endswith(",4") for point in drawn.points[1].split()), "the peak, at the top"
     assert (drawn.highest, drawn.now, drawn.minutes) == (100.0, 1.0, 2)
-    assert (history.line((), 5.0).points, history.line(remembered(None), 0.0).now) == ((), None)
-    assert [history.part(lag, 1000) for lag in (1000, 500, 1, 0)] == [100, 50, 1, 0], "something is never nothing"
+    assert (memory.line((), 5.0).points, memory.line(remembered(None), 0.0).now) == ((), None)
+    assert [memory.part(lag, 1000) for lag in (1000, 500, 1, 0)] == [100, 50, 1, 0], "something is never nothing"
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:
     kept = remembered(*(1000.0 + (50 * second if second > 50 else 0) for second in range(100)))
-    assert history.rate(kept) == pytest.approx(50.0)
-    assert history.rate(kept[:1]) is None
-    assert history.rate(history.remembered(kept, 100.0, 3.0)) is None, "another queue of that name"
+    assert memory.rate(kept) == pytest.approx(50.0)
+    assert memory.rate(kept[:1]) is None
+    assert memory.rate(memory.remembered(kept, 100.0, 3.0)) is None, "another queue of that name"
 
 
 def test_messages_become_text_that_steers_nothing_and_is_cut() -> None:
@@ -169,12 +168,13 @@ def test_a_group_is_looked_at_where_it_keeps_who_has_what() -> None:
 
 
 def test_decisions_of_a_group_are_shown_newest_first() -> None:
-    timeline, view = Timeline(), group(partition(0, "a"))
+    timeline = Timeline()
     for number in range(200):
         timeline.add("pause", {"group": "default/orders/billing", "partition": number, "reason": "why", "to": None})
         timeline.add("pause", {"group": "default/orders/other", "partition": number})
         timeline.add("looked", {"problem": "none"})
-    shown = timeline_view(timeline, "coordinator-1", view)
-    assert (len(shown.rows), shown.note) == (MOST_SHOWN, "")
-    assert (shown.rows[0].event, shown.rows[0].facts, shown.rows[0].reason) == ("pause", "partition 199", "why")
-    assert "leads this group" in timeline_view(Timeline(), "two", view).note
+    shown = timeline.of("default/orders/billing")
+    assert (len(shown), timeline_note(shown, "one", "one")) == (SHOWN_DECISIONS, "")
+    assert (shown[0].event, shown[0].facts, shown[0].reason) == ("pause", "partition 199", "why")
+    assert shown[0].clock == f"{shown[0].time:%H:%M:%S.%f}"[:-3]
+    assert "leads this group" in timeline_note((), "two", "one")
