@@ -1,6 +1,6 @@
 """`partq demo`: streaming queries share a queue of real flights, one comes later, one is killed, the outcome is proven.
 
-The command and its options; the story is in `demo_story`. The coordinator and the queries are processes of their own.
+The command and its options; the story is in `demo_story`. The queries run in this process, the coordinator in its own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
@@ -24,7 +24,10 @@ from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import Story
 from partq_spark.demo.flights import KEY, ddl, prepare
-from partq_spark.demo.processes import alone, default_place, started
+from partq_spark.demo.processes import Coordinator, alone, default_place, keep_out_of_the_picture
+
+if TYPE_CHECKING:
+    from partq_spark.demo.queries import DemoQueries
 
 QUEUE: Final = "flights"
 GROUP: Final = "board"
@@ -78,27 +81,21 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
         )
         # Here already, so that the coordinator knows it when the first flow comes.
         queue.create_group(GROUP, starting="earliest", ownership=ownership)
-        arguments = {"work": str(folder), "queue": QUEUE, "group": GROUP}
-        arguments |= {"session": str(SESSION_S), "partitions": str(partitions)}
+        place = {"store": store, "namespace": namespace}
+        flow = {"group": GROUP, "ownership": ownership, "sessionTimeout": f"{SESSION_S}s"}
         with (
             queue.watching(GROUP, ownership=ownership) as look,
-            started(
-                folder,
-                store=store,
-                namespace=namespace,
-                ownership=ownership,
-                page_port=port,
-                arguments=arguments,
-            ) as processes,
+            Coordinator(folder / "coordinator.log", **place, ownership=ownership, port=port) as coordinator,
+            _queries(folder, {**place, "queue": QUEUE}, flow, partitions) as queries,
         ):
             prepared = prepare(folder / "flights", FILES)  # while Spark starts
             with Screen(console, rebalance_delay_s=REBALANCE_DELAY_S, session_s=SESSION_S) as screen:
                 shown = f"http://127.0.0.1:{port}/queues/{QUEUE}/groups/{GROUP}" if page else ""
                 screen.head(prepared.flights, prepared.aircraft, partitions, store, shown)
                 flights = prepared.flights
-                story = Story(*processes, look=look, screen=screen, flights=flights)
+                story = Story(coordinator, queries, look=look, screen=screen, flights=flights)
                 story.play()
-        facts, moves = story.proved, story.ledger.moves
+        facts, moves = queries.facts, story.ledger.moves
         seconds = time.monotonic() - begun_s
         screen.proof(facts, flights, moves)
         if as_json:
@@ -108,6 +105,15 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
         screen.end(seconds, _commands(where, ownership))
         if not facts["ok"]:
             raise PartqError(f"the check of what was delivered failed: {facts}; everything is kept in {folder}")
+
+
+def _queries(folder: Path, queue: Mapping[str, str], flow: Mapping[str, str], partitions: int) -> DemoQueries:
+    """Spark is loaded here: the rest of the command line does without."""
+    log = folder / "spark.log"
+    keep_out_of_the_picture(log)
+    from partq_spark.demo.queries import DemoQueries
+
+    return DemoQueries(folder, log, queue, {**queue, **flow}, partitions)
 
 
 def _commands(where: Sequence[str], ownership: str) -> Sequence[str]:

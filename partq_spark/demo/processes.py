@@ -1,28 +1,26 @@
-"""The demo's processes and the folder that they work in. A coordinator and a Spark driver are started here and ended
-here, also after an error; the readers of Spark that the demo may kill are found here. What they print is understood
-elsewhere.
+"""The demo's processes and the folder that they work in. The coordinator is started here; it and Spark's JVM are ended
+here, also after an error; the readers of Spark that the demo may kill are found here. What the coordinator prints is
+understood elsewhere.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
-import queue as queues
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.base.process import private_folder
-from partq_spark.spark.local import make_home
 
 _END_WAIT_S: Final = 10.0
 
@@ -44,7 +42,16 @@ class Coordinator:
             "PARTQ_COORDINATOR_HEALTH_HOST": "127.0.0.1",
             "PARTQ_COORDINATOR_HEALTH_PORT": str(port),
         }
-        self._process = _start(command, log, own)
+        with log.open("a") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **own},
+                # Ctrl-C reaches the demo alone, which then ends its processes in order.
+                start_new_session=True,
+            )
         self._rest = ""
 
     def news(self) -> list[dict[str, Any]]:
@@ -59,95 +66,22 @@ class Coordinator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _end(self._process)
+        end(self._process)
         self._lines.close()
 
 
-class DriverProcess:
-    """`python -m partq_spark.demo.queries`: commands go to its standard input, what it tells is read by `news`."""
-
-    def __init__(self, log: Path, arguments: Mapping[str, str]) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "partq_spark.demo.queries"]
-        command += [word for name, value in arguments.items() for word in (f"--{name}", value)]
-        # Spark's workers must be this Python: the first python3 on PATH may have no partq (spark-traps.md 27).
-        own = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        own["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-        if "SPARK_HOME" not in os.environ:
-            own["SPARK_HOME"] = str(make_home(log.parent / "spark").folder)
-        self._process = _start(command, log, own, talks=True)
-        self._told: queues.SimpleQueue[dict[str, Any]] = queues.SimpleQueue()
-        self._reader = threading.Thread(target=self._listen, daemon=True)
-        self._reader.start()
-
-    def say(self, command: str) -> None:
-        """Have it do something; it does one thing after the other."""
-        stdin = _pipe(self._process.stdin)
-        try:
-            stdin.write(command + "\n")
-            stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended; `news` says why
-
-    def news(self) -> Iterator[dict[str, Any]]:
-        """What it has told since. Raises `Unavailable` when it has failed or ended."""
-        ended = self._process.poll() is not None
-        if ended:
-            self._reader.join(_END_WAIT_S)
-        while not self._told.empty():
-            event = self._told.get()
-            if event["event"] == "failed":
-                raise Unavailable(f"the demo's Spark queries failed: {event['error'] or 'no message'}; see {self._log}")
-            yield event
-        if ended:
-            raise Unavailable(f"the demo's Spark process ended by itself: see {self._log}")
-
-    def _listen(self) -> None:
-        for line in _pipe(self._process.stdout):
-            if line.startswith("{"):  # Spark prints to standard output too
-                self._told.put(json.loads(line))
-
-    def __enter__(self) -> DriverProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            _pipe(self._process.stdin).close()  # which is how it learns that nobody needs it any more
-        except BrokenPipeError:
-            pass
-        _end(self._process)
-        self._reader.join(_END_WAIT_S)
+def keep_out_of_the_picture(log: Path) -> None:
+    """From now on what PySpark tells of itself in this process, warnings too, goes to `log`."""
+    logging.captureWarnings(True)
+    for name in ("py4j", "pyspark", "py.warnings"):
+        logging.getLogger(name).addHandler(logging.FileHandler(log))
+        logging.getLogger(name).propagate = False
 
 
-@contextmanager
-def started(
-    folder: Path, *, store: str, namespace: str, ownership: str, page_port: int, arguments: Mapping[str, str]
-) -> Iterator[tuple[Coordinator, DriverProcess]]:
-    """Both, with their logs in `folder`, until the `with` block ends. `page_port` 0: no page."""
-    where = {"store": store, "namespace": namespace, "ownership": ownership}
-    with (
-        Coordinator(folder / "coordinator.log", **where, port=page_port) as coordinator,
-        DriverProcess(folder / "spark.log", {**where, **arguments}) as driver,
-    ):
-        yield coordinator, driver
-
-
-def _start(command: list[str], log: Path, own: Mapping[str, str], *, talks: bool = False) -> subprocess.Popen[str]:
-    with log.open("a") as errors:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if talks else errors,
-            stderr=errors,
-            text=True,
-            env={**os.environ, **own},
-            # Ctrl-C reaches the demo alone, which then ends its processes in order.
-            start_new_session=True,
-        )
-
-
-def _end(process: subprocess.Popen[str], wait_s: float = _END_WAIT_S) -> None:
-    """Ask, then insist: SIGTERM, and SIGKILL for the whole process group, with the JVM in it."""
+def end(process: subprocess.Popen[Any], wait_s: float = _END_WAIT_S) -> None:
+    """Ask, then insist: SIGTERM, and SIGKILL for the whole process group of what was started in a session of its
+    own.
+    """
     try:
         if process.poll() is None:
             process.terminate()
@@ -160,12 +94,6 @@ def _end(process: subprocess.Popen[str], wait_s: float = _END_WAIT_S) -> None:
         except ProcessLookupError:
             pass  # nothing is left of it
         process.wait()
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    if stream is None:
-        raise RuntimeError("the process was started without a pipe")
-    return stream
 
 
 _LOCK: Final = ".lock"

@@ -1,25 +1,24 @@
-"""The demo's Spark driver: one query publishes the flights as they come, others share them as the flows of a group.
+"""Spark in the demo: one query publishes the flights as they come, others share them as the flows of a group.
 
-A process of its own (`python -m partq_spark.demo.queries`). It does what it is told on standard input, one command per
-line (`publish`, `join FLOW`, `kill FLOW`, `rest`, `prove`), and ends when that is closed. It prints one JSON
-object per line about what it has done so far. The code of the queries is what a user would write.
+The code of the queries is what a user would write. What is asked of Spark is done in a thread of its own, one thing
+after the other, so that the story's screen lives on meanwhile.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import queue as queues
 import signal
 import sys
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.streaming.listener import (
@@ -32,10 +31,11 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partq_spark
+from partq_spark.base.errors import Unavailable
 from partq_spark.demo.flights import Feed, ddl
-from partq_spark.demo.processes import streaming_readers
+from partq_spark.demo.processes import end, streaming_readers
 from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
-from partq_spark.spark.local import QUICK_LOGS
+from partq_spark.spark.local import QUICK_LOGS, make_home
 
 LOOK_S = 0.1
 READER_WAIT_S = 120.0
@@ -88,17 +88,20 @@ def share_flights(
 
 
 class Rows(StreamingQueryListener):
-    """Counts each query's rows as its micro-batches complete."""
+    """Counts each query's rows as its micro-batches complete, and when the last of them did."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
+        self.last_s: dict[str, float] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         name = event.progress.name or ""
-        self.of[name] = self.of.get(name, 0) + event.progress.numInputRows
+        if event.progress.numInputRows:
+            self.of[name] = self.of.get(name, 0) + event.progress.numInputRows
+            self.last_s[name] = time.monotonic()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         pass
@@ -107,82 +110,83 @@ class Rows(StreamingQueryListener):
         pass
 
 
-def report(event: str, **facts: object) -> None:
-    """One line for the process that started this one."""
-    print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 -- stdout is this process's interface
-
-
 class DemoQueries:
-    """The queries of one demo. `obey` one command, `look` from time to time."""
+    """Spark and the queries of one demo. A context manager that leaves nothing alive; Spark starts with it. `do` has it
+    do something; `look` from time to time.
+    """
 
     def __init__(
-        self, spark: SparkSession, work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partitions: int
+        self, work: Path, log: Path, queue: Mapping[str, str], shared: Mapping[str, str], partitions: int
     ) -> None:
-        self._spark = spark
+        """`work`: the folder that all is written to; `log`: where Spark's own words go."""
         self._partitions = partitions
         self._work = work
         self._queue = queue
         self._shared = shared
+        self._log = log
         self._feed: Feed | None = None
         self._rows = Rows()
         self._queries: dict[str, StreamingQuery] = {}
         self._readers: dict[str, int] = {}
         self._killed: list[StreamingQuery] = []
-        self._told = 0
-        self._published_s = 0.0
-        self._begun_s = time.monotonic()
-        spark.streams.addListener(self._rows)
+        self._begun_s = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
+        self._under_way: list[Future[None]] = []
+        self.killed_ms: dict[str, int] = {}  # Unix time
+        self.facts: dict[str, Any] = {}  # the proof, when it is made
 
-    def obey(self, command: str) -> bool:
-        """Do it; False when it was the last thing to do."""
-        word, _, name = command.partition(" ")
-        match word:
-            case "join":
-                self._join(name)
-            case "kill":
-                self._kill(name)
-            case "publish":
-                self._publish()
-            case "rest":
-                self._fed().hurry()
-            case "prove":
-                self._prove()
-                return False
-            case _:
-                raise ValueError(f"unknown command {command!r}")
-        return True
+    def __enter__(self) -> Self:
+        self.do(self._start)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        wait_for(self._under_way[:1])  # until Spark is there, nothing is known that could be ended
+        if (context := SparkContext._active_spark_context) is not None:  # noqa: SLF001 - its only name
+            context._accumulatorServer.shutdown()  # noqa: SLF001 - else it would say on stderr that Spark has gone
+        if SparkContext._gateway is not None:  # noqa: SLF001
+            end(SparkContext._gateway.proc)  # noqa: SLF001
+        self._thread.shutdown()
+
+    def do(self, work: Callable[..., None], *arguments: str) -> None:
+        """Have one of the methods below called when what was asked for before is done."""
+        self._under_way.append(self._thread.submit(work, *arguments))
 
     def look(self) -> None:
-        """Let flights come in at their pace, tell how far they are. Raises what ended a query."""
-        self._give()
-        for query in self._queries.values():
-            failure = query.exception()
-            if failure is not None:
-                raise failure
-        published = self._rows.of.get(PUBLISHER, 0)
-        if published != self._told:
-            self._told = published
-            self._published_s = time.monotonic() - self._begun_s
-            report("progress", published=published)
-
-    def _fed(self) -> Feed:
-        if self._feed is None:
-            raise ValueError("nothing is published yet")
-        return self._feed
-
-    def _give(self) -> None:
+        """Let flights come in at their pace. Raises `Unavailable` when something has failed."""
         if self._feed is not None:
             self._feed.give()
+        failures = [each.exception() for each in self._under_way if each.done()]
+        failures += [query.exception() for query in list(self._queries.values())]
+        for failure in failures:
+            if failure is not None:
+                said = str(failure) or "no message"
+                raise Unavailable(f"the demo's Spark queries failed: {said}; see {self._log}") from failure
 
-    def _publish(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was asked for is done."""
+        return all(each.done() for each in self._under_way)
+
+    @property
+    def published(self) -> int:
+        """Flights that the queue has for certain."""
+        return self._rows.of.get(PUBLISHER, 0)
+
+    # --- what can be done ---------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Publish what comes from now on."""
         incoming = self._work / "incoming"
-        self._feed = Feed(self._work / "flights", incoming)
+        feed = Feed(self._work / "flights", incoming)
         self._queries[PUBLISHER] = publish_flights(
             self._spark, incoming, self._queue, self._work / "publish-checkpoint"
         )
         self._begun_s = time.monotonic()
+        self._feed = feed
 
-    def _join(self, flow: str) -> None:
+    def join(self, flow: str) -> None:
+        """Start a query that shares the queue."""
         before = streaming_readers(os.getpid())
         checkpoint = self._work / f"{flow}-checkpoint"
         query = share_flights(self._spark, flow, self._shared, self._work / "delivered", checkpoint)
@@ -192,18 +196,20 @@ class DemoQueries:
             if query.exception() is not None or time.monotonic() > until_s:
                 raise query.exception() or TimeoutError(f"Spark started no reader for {flow} in {READER_WAIT_S:.0f} s")
             time.sleep(LOOK_S)
-            self._give()
         (self._readers[flow],) = new
 
-    def _kill(self, flow: str) -> None:
+    def kill(self, flow: str) -> None:
         """End a flow without a word: its reader process is gone from one instant to the next, its query fails."""
-        query = self._queries.pop(flow)
-        pid = self._readers.pop(flow)
-        os.kill(pid, signal.SIGKILL)
-        report("killed", flow=flow, pid=pid, at_ms=time.time_ns() // 1_000_000)
-        self._killed.append(query)
+        self._killed.append(self._queries.pop(flow))
+        os.kill(self._readers.pop(flow), signal.SIGKILL)
+        self.killed_ms[flow] = time.time_ns() // 1_000_000
 
-    def _prove(self) -> None:
+    def rest(self) -> None:
+        """Let all flights that are left come now."""
+        self._fed().hurry()
+
+    def prove(self) -> None:
+        """Count what was delivered."""
         read_s = time.monotonic() - self._begun_s
         for query in self._queries.values():
             if query.name != PUBLISHER:
@@ -211,74 +217,48 @@ class DemoQueries:
             query.stop()
         for query in self._killed:
             query.stop()  # it has failed; whatever batch it was in the middle of has ended
-        published = self._rows.of.get(PUBLISHER, 0)
         self._spark.read.parquet(str(self._work / "delivered")).createOrReplaceTempView(DELIVERED)
         outcome = prove(
             lambda text: [row.asDict() for row in self._spark.sql(text).collect()],
             self._fed().flights,
             self._partitions,
         )
-        times = {"published_s": self._published_s, "read_s": read_s}
-        report("proved", ok=outcome.ok, published=published, read=outcome.delivered, **times, **asdict(outcome))
+        times_s = {"published_s": self._rows.last_s[PUBLISHER] - self._begun_s, "read_s": read_s}
+        counts = {"ok": outcome.ok, "published": self.published, "read": outcome.delivered}
+        self.facts = {**counts, **times_s, **asdict(outcome)}
 
+    def _fed(self) -> Feed:
+        if self._feed is None:
+            raise ValueError("nothing is published yet")
+        return self._feed
 
-def run(work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partitions: int) -> None:
-    """Obey until `prove` has been done or standard input is closed."""
-    commands: queues.SimpleQueue[str] = queues.SimpleQueue()
-    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
-    temporary = str(work / "tmp")
-    Path(temporary).mkdir(exist_ok=True)
-    begun_s = time.monotonic()
-    spark = (
-        SparkSession.builder.master("local[4]")
-        .appName("partq demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.local.dir", temporary)
-        .config(*QUICK_LOGS)
-        # It lives for less than a minute: the compiler that starts fast is the faster one.
-        .config(
-            "spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
-        )
-        .getOrCreate()
-    )
-    partq_spark.register(spark)
-    report("started", spark=spark.version, seconds=time.monotonic() - begun_s)
-    driver = DemoQueries(spark, work, queue, shared, partitions)
-    while True:
-        try:
-            if not driver.obey(commands.get(timeout=LOOK_S)):
-                break
-        except queues.Empty:
-            driver.look()
-    spark.stop()
-
-
-def _listen(commands: queues.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        commands.put(line.strip())
-    os._exit(3)  # the process that started this is gone; the JVM and its workers end with their parent
-
-
-def main() -> None:
-    """Command line: a folder to work in, the queue, its partitions, the group and where that keeps who has what."""
-    parser = argparse.ArgumentParser(description="the demo's queries; started by `partq demo`")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--partitions", type=int, required=True)
-    for name in ("store", "namespace", "queue", "group", "ownership", "session"):
-        parser.add_argument(f"--{name}", required=True)
-    given = parser.parse_args()
-    queue = {"store": given.store, "namespace": given.namespace, "queue": given.queue}
-    shared = {**queue, "group": given.group, "ownership": given.ownership, "sessionTimeout": f"{given.session}s"}
-    try:
-        run(given.work, queue, shared, given.partitions)
-    except Exception as error:  # noqa: BLE001 -- the other process has to learn of any error
-        report("failed", error=str(error))
-        sys.stdout.flush()
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
+    def _start(self) -> None:
+        """Spark, whose own words go to the log."""
+        # Workers must be this Python: the first python3 on PATH may have no partq (spark-traps.md 27).
+        os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if "SPARK_HOME" not in os.environ:
+            os.environ["SPARK_HOME"] = str(make_home(self._work / "spark").folder)
+        temporary = self._work / "tmp"
+        temporary.mkdir(exist_ok=True)
+        settings: dict[str, Any] = {
+            "spark.master": "local[4]",
+            "spark.app.name": "partq demo",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.local.dir": str(temporary),
+            # It lives for less than a minute: the compiler that starts fast is the faster one.
+            "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}",
+        }
+        conf = SparkConf().setAll([*settings.items(), QUICK_LOGS])
+        with self._log.open("a") as log:
+            # Ctrl-C reaches the demo alone, which then ends Spark in order.
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, {"stdout": log, "stderr": log, "start_new_session": True}
+            )
+        SparkContext(conf=conf, gateway=gateway)
+        self._spark = SparkSession.builder.getOrCreate()
+        self._spark.streams.addListener(self._rows)
+        partq_spark.register(self._spark)

@@ -4,6 +4,7 @@ log as it was, and nobody else can lead its folder elsewhere. That all of it com
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,10 +15,9 @@ import psutil
 import pytest
 
 import partq
-from partq_spark.demo import processes
 from partq_spark.demo.flights import ddl
 from partq_spark.demo.ledger import FlowGone, Joined, Ledger, Moved, MoveKind
-from partq_spark.demo.processes import alone
+from partq_spark.demo.processes import alone, end
 from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
 from tests.support.waiting import wait_until
 
@@ -199,15 +199,15 @@ def test_a_folder_that_others_may_have_prepared_is_refused(tmp_path: Path) -> No
 # --- its processes -------------------------------------------------------------------------
 
 
-def test_who_does_not_listen_is_killed_with_all_that_he_started(tmp_path: Path) -> None:
+def test_who_does_not_listen_is_killed_with_all_that_he_started() -> None:
     deaf = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     deaf += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('up', flush=True); "
-    process = processes._start([sys.executable, "-c", deaf + "time.sleep(60)"], tmp_path / "log", {}, talks=True)
-    assert process.stdin is not None
+    command = [sys.executable, "-c", deaf + "time.sleep(60)"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
-    with process.stdin, process.stdout:
+    with process.stdout:
         assert process.stdout.readline() == "up\n"
         (child,) = psutil.Process(process.pid).children()
-        processes._end(process, wait_s=0.3)
+        end(process, wait_s=0.3)
     assert process.returncode == -9
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "end of the child")
