@@ -172,7 +172,6 @@ def number_of(name: str, text: str) -> int | None:
     return int(text)
 
 
-
 def offsets_of(text: str) -> dict[int, int]:
     """`0:12,3:40` as offsets by partition. Raises `Invalid`."""
     pairs = (each.partition(":") for each in text.split(",") if each)
