@@ -200,12 +200,12 @@ class Publication:
         with sources.open_source(
             fspath(path), key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes, stage=self._stage
         ) as source:
-            for chunk in source.chunks():
+            for batch, place in source.batches():
                 before = self._messages
                 try:
-                    self.add_batch(chunk.batch)
+                    self.add_batch(batch)
                 except BadRow as bad:
-                    raise bad.at(f"{source.name} {source.unit} {chunk.places[bad.row - before]}") from None
+                    raise bad.at(place(bad.row - before)) from None
                 if watch is not None:
                     watch(self._messages, *source.progress())
         return source.name, source.meaning

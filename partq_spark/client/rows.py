@@ -18,6 +18,8 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyarrow import types as is_
 
+from partq_spark.base.errors import Invalid
+from partq_spark.client.row_sizes import objects_of, size_of
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import map_key
@@ -45,17 +47,23 @@ class RefusedValue(Exception):
         return RefusedValue(self.said, (name, *self.path))
 
     def __str__(self) -> str:
-        return f"column {'.'.join(self.path)!r}: {self.said}"
+        return f"column {'.'.join(self.path)!r}: {self.said}" if self.path else self.said
+
+    def at(self, place: str) -> Invalid:
+        """The same of a row that stands there."""
+        return Invalid(f"{place}, {self}" if self.path else f"{place} {self}")
 
 
 class RowTaker:
-    """Takes rows for one version of a queue's columns. Made once for many rows."""
+    """Takes rows for one version of a queue's columns. Made once for many rows. `how` a value of a column is taken that
+    is not null: by default as it is.
+    """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, how: Callable[[pa.Field], Take] = lambda field: take_of(field.type)) -> None:
         self.columns = columns
         self.schema = schema_of(columns)
-        self._take = _Fields(self.schema, "column")
-        self._sizes = [_size_of(field.type) for field in self.schema]
+        self._take = _Fields(self.schema, "column", how)
+        self._sizes = [size_of(field.type) for field in self.schema]
         self._nested = [index for index, field in enumerate(self.schema) if is_.is_nested(field.type)]
         self._key = None if columns.key is None else self.schema.names.index(columns.key)
 
@@ -68,37 +76,36 @@ class RowTaker:
             self._check_key(values[self._key])
         return values
 
+    def take_fields(self, places: Sequence[int | None], fields: Sequence[Any]) -> tuple[Any, ...]:
+        """The same of the fields of a table's row; `places`: where each column stands in it, if it does."""
+        return self._take.taken([_MISSING if place is None else fields[place] for place in places])
+
     def size(self, values: Sequence[Any]) -> int:
         """The bytes that count for the limit of one message: those that `log.schema.forms` finds."""
         return sum(size(value) for size, value in zip(self._sizes, values, strict=True))
 
     def objects(self, values: Sequence[Any]) -> int:
         """How many Python objects they are, about: what they take in memory beside their bytes."""
-        return len(values) + sum(_objects(values[index]) for index in self._nested)
+        return len(values) + sum(objects_of(values[index]) for index in self._nested)
 
     def _check_key(self, key: Any) -> None:
+        name = (self.columns.key or "",)
         if isinstance(key, bytes):
             try:
                 key.decode()
             except UnicodeDecodeError:
-                raise RefusedValue(
-                    "a key of bytes is UTF-8: encode it, for example with hex()", (self._key_name,)
-                ) from None
+                raise RefusedValue("a key of bytes is UTF-8: encode it, for example with hex()", name) from None
         size = len(key) if isinstance(key, bytes) else len(key.encode()) if isinstance(key, str) else 0
         if size > MAX_KEY_BYTES:
-            raise RefusedValue(key_too_long(f"{key!r:.42}…", size), (self._key_name,))
-
-    @property
-    def _key_name(self) -> str:
-        return self.columns.key or ""
+            raise RefusedValue(key_too_long(f"{key!r:.42}…", size), name)
 
 
 class _Fields:
     """The fields of a mapping in the order of a type's, by their exact names, else in another case."""
 
-    def __init__(self, fields: Sequence[pa.Field], what: str) -> None:
+    def __init__(self, fields: Sequence[pa.Field], what: str, how: Callable[[pa.Field], Take]) -> None:
         self._what = what
-        self._takers = [(field.name, take_of(field.type), field) for field in fields]
+        self._takers = [(field.name, how(field), field) for field in fields]
         self._lower = {field.name.lower(): field.name for field in fields}
 
     def __call__(self, row: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -110,6 +117,10 @@ class _Fields:
             found.append(value)
         if seen < len(row):
             self._find_others(row, found)
+        return self.taken(found)
+
+    def taken(self, found: list[Any]) -> tuple[Any, ...]:
+        """The values of the fields, of what was found for them in their order."""
         for index, (name, take, field) in enumerate(self._takers):
             value = found[index]
             if value is not None and value is not _MISSING:
@@ -196,17 +207,19 @@ def _whole(bits: int, text: str) -> Take:
 
 
 def _boolean(value: Any) -> Any:
-    value = _plain(value)
-    if not isinstance(value, bool):
-        raise _wrong(value, "BOOLEAN", "True or False")
+    if type(value) is not bool:
+        value = _plain(value)
+        if not isinstance(value, bool):
+            raise _wrong(value, "BOOLEAN", "True or False")
     return value
 
 
 def _float(text: str, rounded: Callable[[float], float]) -> Take:
     def take(value: Any) -> Any:
-        value = _plain(value)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise _wrong(value, text, "a float")
+        if type(value) is not float:
+            value = _plain(value)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise _wrong(value, text, "a float")
         try:
             found = rounded(float(value))
         except OverflowError:
@@ -321,7 +334,7 @@ _SIMPLE: Final[Mapping[pa.DataType, Take]] = {
 
 
 def _struct(kind: pa.DataType) -> Take:
-    fields, names = _Fields(list(kind), "field"), [field.name for field in kind]
+    fields, names = _Fields(list(kind), "field", lambda field: take_of(field.type)), [field.name for field in kind]
 
     def take(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -371,30 +384,3 @@ def _map(kind: pa.DataType) -> Take:
         return pairs
 
     return take
-
-
-# --- how large a row is -----------------------------------------------------------------------------------------------
-
-
-def _size_of(kind: pa.DataType) -> Callable[[Any], int]:
-    if is_.is_string(kind):
-        return lambda value: 0 if value is None else len(value.encode())
-    if is_.is_binary(kind):
-        return lambda value: 0 if value is None else len(value)
-    if is_.is_struct(kind):
-        inner = [(field.name, _size_of(field.type)) for field in kind]
-        return lambda value: sum(size(None if value is None else value[name]) for name, size in inner)
-    if is_.is_map(kind):
-        key, item = _size_of(kind.key_type), _size_of(kind.item_type)
-        return lambda value: sum(key(name) + item(each) for name, each in value or ())
-    if is_.is_list(kind):
-        element = _size_of(kind.value_type)
-        return lambda value: sum(map(element, value or ()))
-    width = kind.bit_width // 8
-    return lambda _: width
-
-
-def _objects(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(map(_objects, value.values()))
-    return 1 + sum(map(_objects, value)) if isinstance(value, list | tuple) else 1

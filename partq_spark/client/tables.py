@@ -23,7 +23,7 @@ from partq_spark.log.validation import BadRow
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
-CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast at a time
+CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast, or held of a file, at a time
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -34,8 +34,6 @@ def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
     reader = _opened(table)
     names = reader.schema.names
     for name in names:
-        if names.count(name) > 1:
-            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
         if name not in ("key", "value", "headers", *IGNORED):
             raise Invalid(
                 f"column {name!r} ({reader.schema.field(name).type}) is no part of a message: give value, and if there "
@@ -61,8 +59,6 @@ def row_batches(table: Any, stage: Stage, first_row: int) -> Iterator[pa.RecordB
     reader = _opened(table)
     names = reader.schema.names
     for name in names:
-        if names.count(name) > 1:
-            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
         if name.startswith("__index_level_"):
             raise Invalid(
                 f"column {name!r} is the index of a frame of pandas, no column of the queue's: leave it out with "
@@ -89,12 +85,17 @@ def _opened(table: Any) -> pa.RecordBatchReader:
             "polars, pandas or duckdb"
         )
     try:
-        return pa.RecordBatchReader.from_stream(table)
+        reader = pa.RecordBatchReader.from_stream(table)
     except pa.ArrowInvalid as error:  # of a series, which is one column without a name
         raise Invalid(
             f"{type(table).__name__} is no table ({error}): give one with named columns, such as"
             " pyarrow.table({'name': column})"
         ) from None
+    names = reader.schema.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Invalid(f"column {twice!r} is there {names.count(twice)} times: select it once")
+    return reader
 
 
 def _chunks(reader: pa.RecordBatchReader, wanted: Collection[str]) -> Iterator[pa.RecordBatch]:

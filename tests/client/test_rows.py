@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections import OrderedDict
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -14,13 +15,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from partq_spark.client.rows import RefusedValue, RowTaker
+from partq_spark.client.files.parsing import field_of_csv, member_of_json
+from partq_spark.client.json_values import ExactDecoder, json_of
+from partq_spark.client.rows import RefusedValue, RowTaker, take_of
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.forms import row_bytes
 from partq_spark.log.schema.versions import columns_of
 from tests.client.test_publisher import released
-from tests.log.schema.shapes import batches, same
+from tests.log.schema.shapes import batches, same, simple_types
 from tests.support.properties import examples
 
 
@@ -149,3 +153,69 @@ def test_any_row_is_taken_as_it_is_and_measured_as_the_log_does(batch: pa.Record
     again = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
     assert same(again.to_pylist(), batch.to_pylist())
     assert [rows.size(row) for row in found] == row_bytes(batch).to_pylist()
+
+
+# --- one way in is as good as another ---------------------------------------------------------------------------------
+
+TEXTS = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,24})([.][0-9]{1,20})?([eE][+-]?[0-9]{1,7})?",
+    fullmatch=True,
+    alphabet=st.characters(codec="ascii"),
+)
+WORDS: tuple[str, ...] = (
+    "true",
+    "TRUE",
+    "NaN",
+    "Infinity",
+    "2026-02-30",
+    "2026-02-28",
+    "2026-11-20T08:30:00.1234560Z",
+    "AP8=",
+    "ü",
+)
+WORDS += (
+    "2026-11-20 08:30:00",
+    "0001-01-01T00:00:00+01:00",
+    "2026-11-20T08:30:00.1234567",
+    "9007199254740993",
+    "",
+    "null",
+)
+
+
+def kept(take: Any, given: Any) -> list[Any]:
+    """What is kept of it; nothing: it is refused."""
+    try:
+        return [take(given)]
+    except RefusedValue:
+        return []
+
+
+@examples(300)
+@given(simple_types(), TEXTS | st.sampled_from(WORDS))
+def test_csv_and_json_lines_take_the_same_and_lose_no_digit(kind: pa.DataType, text: str) -> None:
+    field = pa.field("a", kind)
+    csv, member = field_of_csv(field), member_of_json(field)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    of_csv = kept(csv, text) if text else kept(member, "")  # an empty field is null, and no empty text
+    if text not in WORDS:
+        of_number = kept(member, ExactDecoder().decode(text))
+        assert not is_number or same(of_csv, of_number)
+        if of_csv and pa.types.is_decimal(kind):
+            assert of_csv == [Decimal(text)]
+        if of_csv and pa.types.is_floating(kind) and text.lstrip("-").isdigit():
+            assert of_csv == [int(text)]
+    if not pa.types.is_integer(kind) and not pa.types.is_boolean(kind) and (text in WORDS[:-3] or not is_number):
+        assert same(of_csv, kept(member, text))
+
+
+@examples(100)
+@given(batches())
+def test_a_value_that_is_written_as_json_is_read_from_a_field_and_from_a_member(batch: pa.RecordBatch) -> None:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        for value in map(take_of(field.type), (each for each in column.to_pylist() if each is not None)):
+            said = json_of(value)
+            text = said if isinstance(said, str) else json.dumps(said)
+            again = ExactDecoder().decode(json.dumps(said))
+            assert same(member_of_json(field)(again), value)
+            assert text == "" or same(field_of_csv(field)(text), value)

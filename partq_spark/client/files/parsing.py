@@ -21,23 +21,51 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types as is_
 
-from partq_spark.client.files.exact_json import ExactDecoder
-from partq_spark.client.rows import RefusedValue
+from partq_spark.client.json_values import ExactDecoder, compact
+from partq_spark.client.rows import RefusedValue, take_of
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ
+
+ENCODING: Final = "value_encoding"
 
 Parse = Callable[[Any], Any]
 """Gives a Python value. Raises `RefusedValue`."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,18})?")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})?"
 )
+_MOST_DIGITS: Final = 400  # of a whole number that a float may be
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BOOLEANS: Final = {"true": True, "false": False}
 _JSON: Final = ExactDecoder()
+
+
+def field_of_csv(field: pa.Field) -> Parse:
+    """What a column takes of a field of CSV, checked; one that is empty is null."""
+    parse, take, is_itself = of_text(field.type), take_of(field.type), is_.is_string(field.type)
+
+    def taken(text: str) -> Any:
+        if text:
+            value = text if is_itself else parse(text)
+            if value is not None:
+                return take(value)
+        if field.nullable:
+            return None
+        raise RefusedValue(
+            f"empty, which is null in CSV, and the queue's schema says {type_text(field.type)} NOT NULL: give a value "
+            "(an empty text in JSON lines or Parquet)"
+        )
+
+    return taken
+
+
+def member_of_json(field: pa.Field) -> Parse:
+    """What a column takes of a value of JSON that is not null, checked."""
+    parse, take = of_json(field.type), take_of(field.type)
+    return take if parse is _itself else lambda value: take(parse(value))
 
 
 def of_text(kind: pa.DataType) -> Parse:
@@ -104,6 +132,8 @@ def _float(name: str) -> Parse:
             return _NO_NUMBERS[text]
         if _NUMBER.fullmatch(text) is None:
             raise _wrong(text, name, "a number such as 4.5 or 1e-3, or NaN, Infinity, -Infinity")
+        if len(text) <= _MOST_DIGITS and text.lstrip("+-").isdigit():
+            return int(text)  # of which no digit may be lost, as in JSON
         return _finite(text, name)
 
     return parse
@@ -236,3 +266,67 @@ def _map(kind: pa.DataType) -> Parse:
         return value
 
     return parse
+
+
+# --- the parts of a message that JSON says in the same way everywhere -------------------------------------------------
+
+
+def bytes_of(value: Any, encoding: Any, what: str) -> bytes:
+    """A string, or any other JSON as compact text."""
+    if encoding not in (None, "text", "base64"):
+        raise RefusedValue(f"has value_encoding={encoding!r}: give base64, or leave it out")
+    if isinstance(value, str):
+        if encoding == "base64":
+            try:
+                return base64.b64decode(value, validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise RefusedValue(
+                    f"has a {what} that is no base64 ({error}), as its value_encoding says it is"
+                ) from None
+        return encoded(value, what)
+    if encoding == "base64":
+        raise RefusedValue(f"has {json_kind(value)} for its {what}, and value_encoding=base64: give a string")
+    try:
+        return compact(value).encode()
+    except (ValueError, RecursionError) as error:  # half a surrogate pair, a number that became infinite
+        raise RefusedValue(f"has a {what} that cannot be written as JSON ({error})") from None
+
+
+def headers_of(headers: Any) -> list[dict[str, Any]] | None:
+    """An object, or a list of key and value."""
+    if headers is None:
+        return None
+    if isinstance(headers, dict):
+        headers = [{"key": key, "value": value} for key, value in headers.items()]
+    if not isinstance(headers, list):
+        raise RefusedValue(f"has {json_kind(headers)} for its headers: give an object, or a list of key and value")
+    found: list[dict[str, Any]] = []
+    for header in headers:
+        if not isinstance(header, dict) or not isinstance(header.get("key"), str | None):
+            raise RefusedValue('has a header that is none: write {"key": "trace", "value": "text"}')
+        unknown = [name for name in header if name not in ("key", "value", ENCODING)]
+        if unknown:
+            raise RefusedValue(f"has a header with {unknown[0]!r}: only key, value and value_encoding belong there")
+        key, value = header.get("key"), header.get("value")
+        if key is not None:
+            encoded(key, "header's key")
+        data = None if value is None else bytes_of(value, header.get(ENCODING), "header's value")
+        found.append({"key": key, "value": data})
+    return found
+
+
+def encoded(text: str, what: str) -> bytes:
+    """In UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise RefusedValue(f"has half of a surrogate pair in its {what}, which is no text: give both halves") from None
+
+
+def json_kind(value: object) -> str:
+    """What it is called in JSON."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return "a string" if isinstance(value, str) else "a number or boolean"
