@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ from partq_spark.client.files.parsing import (
     json_kind,
     member_of_json,
 )
-from partq_spark.client.files.readers import CsvFile, JsonFile, Lines, ParquetFile, Part, is_text
+from partq_spark.client.files.readers import CsvFile, JsonFile, JsonLine, Lines, ParquetFile, Part, is_text
 from partq_spark.client.json_values import ExactDecoder, number
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.client.tables import headers_taking, taken_headers
@@ -36,9 +36,6 @@ from partq_spark.log.staged import Stage
 from partq_spark.log.validation import BadRow, first_not_utf8
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
-
-Row = TypeVar("Row")
-_Json = tuple[str, dict[str, Any]]
 
 
 class MessageSource:
@@ -69,15 +66,9 @@ class MessageSource:
             yield self._messages(part), part.place
 
 
-def _from_rows(schema: pa.Schema, take: Callable[[Row], Sequence[Any]], part: Part[list[Row]]) -> pa.RecordBatch:
-    """Of rows, of each of which `take` makes the values of the columns, or raises `RefusedValue`."""
-    found: list[Sequence[Any]] = []
-    try:
-        for row in part.rows:
-            found.append(take(row))  # noqa: PERF401 - how many there are says which is refused
-    except RefusedValue as error:
-        raise error.at(part.place(len(found))) from None
-    arrays = [pa.array(values, field.type) for values, field in zip(zip(*found, strict=True), schema, strict=True)]
+def _from_values(schema: pa.Schema, part: Part[list[Sequence[Any]]]) -> pa.RecordBatch:
+    """Of rows, each the values of these columns."""
+    arrays = [pa.array(values, field.type) for values, field in zip(zip(*part.rows, strict=True), schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -112,7 +103,12 @@ class Rows:
                     for field, place, taken in how
                 ]
             except RefusedValue:
-                return _from_rows(schema, take, part)
+                for index, row in enumerate(part.rows):
+                    try:
+                        take(row)
+                    except RefusedValue as error:
+                        raise error.at(part.place(index)) from None
+                raise
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
         return MessageSource(file, file.parts(), made)
@@ -123,15 +119,14 @@ class Rows:
         file = JsonFile(lines, example=f"{{{example}}}", decoder=ExactDecoder())
         taker = RowTaker(self.columns, member_of_json)
 
-        def take(line: _Json) -> Sequence[Any]:
+        def take(line: JsonLine) -> Sequence[Any]:
             row = line[1]
             headers = headers_of(row.pop(HEADERS_NAME, None))
             return (*taker.take(row), headers)
 
         # Whether a later line has headers nobody knows yet.
-        return MessageSource(
-            file, file.parts(), partial(_from_rows, segment_columns(self.columns, headers=True).schema, take)
-        )
+        made = partial(_from_values, segment_columns(self.columns, headers=True).schema)
+        return MessageSource(file, file.parts(take), made)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
         """Columns in any form that loses nothing, and perhaps `_headers`."""
@@ -210,7 +205,7 @@ class KeysAndValues:
             shape = _Shape(key="key", whole=False)  # a later line may have one
         known = {shape.key, "value", "headers", ENCODING, *IGNORED}
 
-        def message(line: _Json) -> Sequence[Any]:
+        def message(line: JsonLine) -> Sequence[Any]:
             row = line[1]
             key = self._key(shape.key, row)
             if row.get("value") is None:
@@ -223,12 +218,12 @@ class KeysAndValues:
             value = bytes_of(row["value"], row.get(ENCODING), "value")
             return key, value, headers_of(row.get("headers"))
 
-        def whole(line: _Json) -> Sequence[Any]:
+        def whole(line: JsonLine) -> Sequence[Any]:
             return self._key(shape.key, line[1]), line[0].strip().encode()
 
         # Whether a later line has headers nobody knows yet, and all segments of a publish have the same columns.
-        made = partial(_from_rows, segment_schema(not shape.whole), whole if shape.whole else message)
-        return MessageSource(file, file.parts(), made, meaning=shape.meaning)
+        made = partial(_from_values, segment_schema(not shape.whole))
+        return MessageSource(file, file.parts(whole if shape.whole else message), made, meaning=shape.meaning)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
         file = ParquetFile(opened, name)

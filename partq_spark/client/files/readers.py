@@ -6,8 +6,9 @@ import csv
 import gzip
 import os
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.json_values import ExactDecoder
+from partq_spark.client.rows import RefusedValue
 from partq_spark.client.tables import CHUNK_BYTES, CHUNK_ROWS
 from partq_spark.log.schema.forms import pieces
 from partq_spark.log.schema.types import TIMESTAMP
@@ -144,6 +146,9 @@ class CsvFile:
             raise Invalid(f"{self.name} line {number} is no CSV ({error}): is a quote not closed?") from None
 
 
+JsonLine = tuple[str, dict[str, Any]]
+
+
 class JsonFile:
     """Objects, one per line; none has a name twice, of which one value would be lost. `example` is a line as it is
     wanted.
@@ -163,16 +168,20 @@ class JsonFile:
         self.columns = [] if self._first is None else list(self._first[1][1])
         """The names in the first line."""
 
-    def parts(self) -> Iterator[Part[list[tuple[str, dict[str, Any]]]]]:
-        """Each line's text, and what it says."""
-        return _parts(self.name, self._all())
+    def parts(self, take: Callable[[JsonLine], Sequence[Any]]) -> Iterator[Part[list[Sequence[Any]]]]:
+        """What `take` makes of each line, given its text and what it says, or refuses by `RefusedValue`. At once: many
+        objects that live for a while are what Python's collector of garbage looks through again and again.
+        """
+        return _parts(self.name, self._taken(take))
 
-    def _all(self) -> Iterator[tuple[int, tuple[str, dict[str, Any]], int]]:
-        if self._first is not None:
-            yield self._first
-            yield from self._rows
+    def _taken(self, take: Callable[[JsonLine], Sequence[Any]]) -> Iterator[tuple[int, Sequence[Any], int]]:
+        for number, line, size in chain([] if self._first is None else [self._first], self._rows):
+            try:
+                yield number, take(line), size
+            except RefusedValue as error:
+                raise error.at(f"{self.name} line {number}") from None
 
-    def _numbered(self) -> Iterator[tuple[int, tuple[str, dict[str, Any]], int]]:
+    def _numbered(self) -> Iterator[tuple[int, JsonLine, int]]:
         for text in self._lines:
             if text.isspace():
                 continue
