@@ -1,4 +1,4 @@
-"""The five kinds of error that partq raises, and two that say more of why.
+"""The five kinds of error that partq raises, and four that say more of why.
 
 Every message names the thing, the value that was found and the next step. No message carries a secret. Callers decide
 by the class alone: `Conflict` and `Unavailable` may be tried again, the others may not.
@@ -17,6 +17,30 @@ class Invalid(PartqError):
 
 class WrongUse(Invalid):
     """An argument that no queue could take, whatever is stored: the command line ends with exit code 2."""
+
+
+class BadRow(Invalid):
+    """A message that cannot be published. `row` is its index in the batch that was handed over; whoever handed it over
+    knows it by a number of its own (`moved`), or by a place in a file (`at`).
+    """
+
+    row = 0
+    _said = _before = ""
+
+    @classmethod
+    def of(cls, row: int, said: str, before: str = "") -> BadRow:
+        """`said` goes on behind the row's number or place, `before` stands in front of it."""
+        made = cls(f"{before}row {row}{said}")
+        made.row, made._said, made._before = row, said, before
+        return made
+
+    def moved(self, row: int) -> BadRow:
+        """The same, of a row with another number."""
+        return self.of(row, self._said, self._before)
+
+    def at(self, place: str) -> Invalid:
+        """The same, of what stands at `place`."""
+        return Invalid(f"{self._before}{place}{self._said}")
 
 
 class Conflict(PartqError):

@@ -6,15 +6,15 @@ Nothing is published before `commit`, and nothing stays behind where that is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.client.arguments import checked
@@ -129,7 +129,8 @@ class Publication:
         self._exit = ExitStack()
         self._fan: Fan | None = None
         self._headers = False
-        self._messages = self._without_key = 0
+        self._messages = self._without_key = self._staged_batches = 0
+        self._refused: BaseException | None = None
 
     @property
     def is_done(self) -> bool:
@@ -170,12 +171,13 @@ class Publication:
         from partq_spark.client.tables import message_batches, row_batches
 
         stage = self._stage
-        if stage is None or stage.columns is None:
-            batches = message_batches(table)
-        else:
-            batches = row_batches(table, stage, self._messages)
-        for batch in batches:
-            self.add_batch(batch)
+        with self._as_a_whole():
+            if stage is None or stage.columns is None:
+                batches = message_batches(table)
+            else:
+                batches = row_batches(table, stage, self._messages)
+            for batch in batches:
+                self.add_batch(batch)
 
     def add_file(
         self,
@@ -194,12 +196,18 @@ class Publication:
         row, and the column and value that do not fit.
         """
         from partq_spark.client.files import sources
-        from partq_spark.log.validation import BadRow
 
         most_bytes = self.max_message_bytes
-        with sources.open_source(
-            fspath(path), key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes, stage=self._stage
-        ) as source:
+        with (
+            sources.open_source(
+                fspath(path),
+                key_column=key_column,
+                whole_rows=whole_rows,
+                max_message_bytes=most_bytes,
+                stage=self._stage,
+            ) as source,
+            self._as_a_whole(),
+        ):
             for batch, place in source.batches():
                 before = self._messages
                 try:
@@ -210,12 +218,24 @@ class Publication:
                     watch(self._messages, *source.progress())
         return source.name, source.meaning
 
+    @contextmanager
+    def _as_a_whole(self) -> Iterator[None]:
+        """A guard: of what is refused a part may be staged already, in some of the queues. None of it is published."""
+        before = self._staged_batches
+        try:
+            yield
+        except BaseException as error:
+            if self._staged_batches != before:
+                self._refused = self._refused or error
+            raise
+
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Stage a batch that has the columns of a segment already (`log.segment_columns`)."""
         from partq_spark.log.schema.forms import keys_of
         from partq_spark.log.segment_columns import HEADERS_NAME
 
         fan = self._begin(headers=HEADERS_NAME in batch.schema.names)
+        self._staged_batches += 1
         fan.add(self._alike(batch))
         self._messages += batch.num_rows
         self._without_key += keys_of(batch, self._columns).null_count
@@ -273,7 +293,11 @@ class Publication:
         return None if self._stage is None else self._stage.columns
 
     def _begin(self, *, headers: bool) -> Fan:
-        """All segments of a publish have the same columns: the first that is added says whether there are headers."""
+        """All segments of a publish have the same columns: the first that is added says whether there are headers.
+        Raises `Invalid` after what was refused.
+        """
+        if self._refused is not None:
+            raise Invalid(f"nothing of this is published, make another publication: {self._refused}")
         if self._fan is None:
             from partq_spark.log.fanout import Fan
             from partq_spark.log.schema.versions import schema_of

@@ -12,14 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.log import destinations
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.forms import as_form, pieces
 from partq_spark.log.schema.types import normal
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Stage
-from partq_spark.log.validation import BadRow
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 

@@ -311,6 +311,9 @@ class GroupMembership(Membership):
         is_due = self._effects.now_s() - holding.written_s >= self._settings.checkpoint_interval_s
         if is_due and self._settings.keep_offsets and done > holding.saved:
             self._write_one(holding, self._reach(holding, holding.announced))
+        elif is_due and not self._settings.keep_offsets and len(self._group.seen.layouts) > 1:
+            # Others may wait until it has nothing in hand, and a milestone says so only until the next batch.
+            return checkpoint.may_reach > holding.announced and self._close_one(holding)
         return False
 
     def _close_one(self, holding: Holding) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.errors import BadRow, Invalid, PartqError
 from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
@@ -27,7 +27,7 @@ from partq_spark.log.segment import RUN_BYTES, Stager, check_keys, check_values
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
 from partq_spark.log.staged import Stage, Staged
 from partq_spark.log.topics import Attraction, checked_topic
-from partq_spark.log.validation import BadRow, first_not_utf8
+from partq_spark.log.validation import first_not_utf8
 from partq_spark.objects.api import ObjectStore
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Fan:
         encoded = topics.cast(pa.string()).dictionary_encode(null_encoding="encode")
         if first_not_utf8(encoded.dictionary) is not None:
             said = " cannot be published: its topic is not valid UTF-8; topics are text"
-            raise BadRow(first_not_utf8(topics) or 0, said)
+            raise BadRow.of(first_not_utf8(topics) or 0, said)
         distinct: list[str | None] = encoded.dictionary.to_pylist()
         theirs: dict[int, list[int]] = {}  # destination → entries of the dictionary
         missed: list[int] = []
@@ -170,14 +170,14 @@ class Fan:
                     " has no topic (null), and no queue was named for such messages: give the option queue for them, "
                     "or a topic to every row"
                 )
-                raise BadRow(pc.index(pc.is_null(topics), True).as_py(), said)
+                raise BadRow.of(pc.index(pc.is_null(topics), True).as_py(), said)
             return (self._rest,)
         owners = self._owners.get(topic)
         if owners is None:
             try:
                 owners = self._attraction.owners(checked_topic(topic))
             except Invalid as error:
-                raise BadRow(topics.to_pylist().index(topic), f" cannot be published: {error}") from None
+                raise BadRow.of(topics.to_pylist().index(topic), f" cannot be published: {error}") from None
             if len(self._owners) >= MOST_KNOWN:
                 self._owners.clear()
             self._owners[topic] = owners

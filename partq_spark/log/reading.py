@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from partq_spark.base.errors import Corrupt, ObjectMissing
+from partq_spark.base.errors import BadRow, Corrupt, ObjectMissing
 from partq_spark.log import names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import read_slice, times_us
 from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME, SegmentColumns, columns_of_entry, segment_columns
-from partq_spark.log.validation import BadRow
 
 if TYPE_CHECKING:
     from partq_spark.log.schema.conform import Bringing

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from partq_spark.base.errors import Corrupt
+from partq_spark.base.errors import BadRow, Corrupt
 from partq_spark.log import names
 from partq_spark.log.model import MAX_KEY_BYTES, Slice, too_long
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.segment_columns import HEADERS_NAME, SegmentColumns, decoded, segment_columns
 from partq_spark.log.staged import Stage, StagedSegment
-from partq_spark.log.validation import BadRow, check_batch, first_not_utf8
+from partq_spark.log.validation import check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
@@ -37,7 +37,7 @@ def check_values(values: pa.Array) -> None:
             " has no value: every message needs one (an empty value is allowed, null is not; CSV cannot tell them "
             "apart, use JSON lines or Parquet)"
         )
-        raise BadRow(pc.index(pc.is_null(values), True).as_py(), said)
+        raise BadRow.of(pc.index(pc.is_null(values), True).as_py(), said)
 
 
 def check_keys(keys: pa.Array) -> None:
@@ -45,13 +45,13 @@ def check_keys(keys: pa.Array) -> None:
     bad = first_not_utf8(keys)
     if bad is not None:
         begins = repr(keys[bad].as_buffer().to_pybytes()[:40])
-        raise BadRow(bad, f" is not valid UTF-8 ({begins}): encode it, for example with hex()", "the key of ")
+        raise BadRow.of(bad, f" is not valid UTF-8 ({begins}): encode it, for example with hex()", "the key of ")
     key_bytes = pc.binary_length(keys)
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:
         index = pc.index(key_bytes, longest).as_py()
         begins = f"it begins with {keys[index].as_py()[:40]!r}"
-        raise BadRow(index, f" {too_long(longest)}; {begins}", "the key of ")
+        raise BadRow.of(index, f" {too_long(longest)}; {begins}", "the key of ")
 
 
 def check_headers(headers: pa.Array) -> None:
@@ -62,7 +62,7 @@ def check_headers(headers: pa.Array) -> None:
             " has a key that is not valid UTF-8: encode it, for example with hex(), or put the bytes into the header's"
             " value"
         )
-        raise BadRow(bad, said, "a header of ")
+        raise BadRow.of(bad, said, "a header of ")
 
 
 def _codec(compression: str) -> pa.Codec | None:
@@ -176,7 +176,7 @@ class Stager:
                 "elsewhere and publish their address, or raise the limit with "
                 f"`partq queue alter {self._stage.queue} --max-message-bytes N`"
             )
-            raise BadRow(pc.index(sizes, largest).as_py(), said, "the message of ")
+            raise BadRow.of(pc.index(sizes, largest).as_py(), said, "the message of ")
 
     def _flush(self) -> None:
         if not self._run.bytes:

@@ -13,29 +13,6 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from partq_spark.base.errors import Invalid
-
-
-class BadRow(Invalid):
-    """A message that cannot be published. `row` is its index in the batch that was handed over; whoever handed it over
-    knows it by a number of its own (`moved`), or by a place in a file (`at`).
-    """
-
-    def __init__(self, row: int, said: str, before: str = "") -> None:
-        """`said` goes on behind the row's number or place, `before` stands in front of it."""
-        super().__init__(f"{before}row {row}{said}")
-        self.row = row
-        self._said = said
-        self._before = before
-
-    def moved(self, row: int) -> BadRow:
-        """The same, of a row with another number."""
-        return BadRow(row, self._said, self._before)
-
-    def at(self, place: str) -> Invalid:
-        """The same, of what stands at `place`."""
-        return Invalid(f"{self._before}{place}{self._said}")
-
 
 def first_bad(column: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
     """The index of the first value for which a part of the column is not good; there is one."""

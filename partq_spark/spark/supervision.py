@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from partq_spark.base.effects import Effects, store_effects
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import BadRow, Invalid, WrongUse
 from partq_spark.base.retry import Retry
 from partq_spark.client.arguments import checked
 from partq_spark.log.publish import Full, NumberUsed
@@ -32,7 +32,7 @@ _OF_THE_QUERY: Final = "\n=== Streaming Query ===\n"
 """What Spark says of the query after what went wrong: its plan may hold any text."""
 
 _REFUSALS: Final = frozenset(
-    f"{kind.__module__}.{kind.__qualname__}" for kind in (Invalid, Full, NumberUsed, BatchRefused)
+    f"{kind.__module__}.{kind.__qualname__}" for kind in (Invalid, BadRow, WrongUse, Full, NumberUsed, BatchRefused)
 )
 
 _log = logging.getLogger("partq.supervise")

@@ -34,16 +34,8 @@ PUBLISHED = [
         json_lines([{"key": "a", "value": "x"}, {"key": None, "value": ""}, {"value": "y"}, {"key": "", "value": "z"}]),
         [("a", "x"), (None, ""), (None, "y"), ("", "z")],
     ),
-    (
-        "",
-        "".join(f'{{"key": {each}, "value": {each}}}\n' for each in SCALARS),
-        [(each, each) for each in SCALARS],
-    ),
-    (
-        "",
-        "".join(f'{{"value": {each}}}\n' for each in OTHERS),
-        [(None, each.replace(" ", "")) for each in OTHERS],
-    ),
+    ("", "".join(f'{{"key": {each}, "value": {each}}}\n' for each in SCALARS), [(each, each) for each in SCALARS]),
+    ("", "".join(f'{{"value": {each}}}\n' for each in OTHERS), [(None, each.replace(" ", "")) for each in OTHERS]),
     ("", f'{{"key": "{ODD}", "value": "{ODD}"}}', [(ODD, ODD)]),
     ("", b'\xef\xbb\xbf{"value":"a"}\r\n\n  \n{"value":"b"}', [(None, "a"), (None, "b")]),
     # Files, by their names; those with values hold messages.
@@ -159,10 +151,7 @@ TEXTS: dict[str, tuple[pa.Array, list[str]]] = {
     "raw": (pa.array([b"\xff\x00", b"", None]), ['"/wA="', '""', "null"]),
     "nothing": (pa.nulls(3), ["null"] * 3),
     "list": (pa.array([[1, None], [], None]), ["[1,null]", "[]", "null"]),
-    "both": (
-        pa.array([{"a": 1, "b": ["x"]}, None, {"a": None}]),
-        ['{"a":1,"b":["x"]}', "null", '{"a":null,"b":null}'],
-    ),
+    "both": (pa.array([{"a": 1, "b": ["x"]}, None, {"a": None}]), ['{"a":1,"b":["x"]}', "null", '{"a":null,"b":null}']),
     't"ext\\': (
         pa.array(['say "hi"\n\x00', "\u2028 é </script>", "\\"]),
         [r'"say \"hi\"\n\u0000"', '"\u2028 é </script>"', r'"\\"'],

@@ -61,11 +61,7 @@ FILES: list[tuple[str, Any, str]] = [
     ("a.parquet", {"value": ["a", None]}, "FILE row 2 has no value"),
     ("a.parquet", {"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
     ("a.parquet", {"value": ["a"], "headers": ["x"]}, "FILE has a column 'headers' of type string"),
-    (
-        "a.parquet",
-        {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
-        "column 'm' has type map<",
-    ),
+    ("a.parquet", {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'm' has type map<"),
     ("a.parquet", {"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, "the key of FILE row 2 is not valid UTF-8"),
     ("a.parquet --key-column id", {"id": texts(b"a", BAD), "n": [1, 2]}, "FILE row 2 has text in 'id'"),
     ("a.parquet", {"n": [1, 2], "t": texts(b"a", BAD)}, "FILE row 2 has text in 't' that is not UTF-8"),

@@ -123,6 +123,17 @@ def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make) -> N
         publisher.send("after the end")
 
 
+def test_a_message_that_the_queue_takes_no_more_fails_those_behind_it(make: Make) -> None:
+    queue = make(partitions=1)
+    publisher = queue.publisher(linger_s=0)
+    queue.alter(max_message_bytes=1000)
+    with pytest.raises(partq.Invalid, match="row 0 has 5000 bytes"):
+        publisher.send(b"x" * 5000).result(30)
+    with pytest.raises(partq.Invalid, match="because an earlier publish failed"):
+        publisher.send(b"b").result(30)
+    publisher.close()
+
+
 @pytest.mark.conformance("API-02")
 def test_leaving_says_what_nobody_has_read(make: Make) -> None:
     queue = make(quota_bytes=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -71,6 +72,15 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "pandas by itself": pd.DataFrame.from_arrow,
     "duckdb": from_duckdb,
 }
+
+
+def test_of_what_is_refused_no_part_is_published(make: Make) -> None:
+    with make().publication() as publication:
+        with pytest.raises(partq.Invalid, match="row 1 has no value"):
+            publication.add(pa.table({"value": ["a", None]}))
+        for again in (partial(publication.add, pa.table({"value": ["b"]})), publication.commit):
+            with pytest.raises(partq.Invalid, match="make another publication: row 1"):
+                again()
 
 
 # --- both ways --------------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ HISTORIES: dict[str, list[Act]] = {
         *(acknowledge(A1, 30), has(is_open=True), close(A1, 30), has(is_open=False, may_reach=30)),
     ],
     "who lost a partition and has it back is another owner": [
-        *(OWNED, fence(B1, 2), fence(A1, 3), refused(Fenced, acknowledge(A1, 11, known=0)), acknowledge(A1, 12)),
+        *(OWNED, fence(B1, 2), fence(A1, 3), refused(Fenced, acknowledge(A1, 11, known=0)), acknowledge(A1, 12))
     ],
     "a fence between reading and writing wins": [
         *(OWNED, announce(A1, 20)),
@@ -245,10 +245,10 @@ HISTORIES: dict[str, list[Act]] = {
         *(is_at(2, B1, None, UNBOUNDED), refused(Fenced, acknowledge(A1, 3))),
     ],
     "without offsets one that is closed says how far it was": [
-        *(fence(A1, 1), write(A1, None, 9), has(is_open=False), fence(B1, 2), is_at(2, B1, None, 9)),
+        *(fence(A1, 1), write(A1, None, 9), has(is_open=False), fence(B1, 2), is_at(2, B1, None, 9))
     ],
     "a fence recognises its own repetition": [
-        *(OWNED, announce(A1, 15), fence(B1, 2), acknowledge(B1, 12), keeps(fence(B1, 2)), is_at(2, B1, 12, 15)),
+        *(OWNED, announce(A1, 15), fence(B1, 2), acknowledge(B1, 12), keeps(fence(B1, 2)), is_at(2, B1, 12, 15))
     ],
     "a fence never goes back": [
         fence(A1, 2, 10),
@@ -273,13 +273,13 @@ HISTORIES: dict[str, list[Act]] = {
         *(meanwhile(announce(B1, 40), fence(A1, 3)), is_at(3, A1, 18, 40)),
     ],
     "of what is finished nothing is left above its end": [
-        *(fence(A1, 1, 8), announce(A1, 20), fence(None, 2, 0, finished=8), is_at(2, None, 8, 8), has(may_reach=8)),
+        *(fence(A1, 1, 8), announce(A1, 20), fence(None, 2, 0, finished=8), is_at(2, None, 8, 8), has(may_reach=8))
     ],
     "what was rewound meanwhile is not finished": [
-        *(fence(A1, 1, 8), rewind(2), fence(None, 3, 0, finished=8), is_at(3, None, 2, 8)),
+        *(fence(A1, 1, 8), rewind(2), fence(None, 3, 0, finished=8), is_at(3, None, 2, 8))
     ],
     "without an owner and an offset it is void, unless it is marked": [
-        *(fence(None, 1), has(is_void=True), fence(A1, 2), write(A1, None, 5), fence(None, 3), has(is_void=False)),
+        *(fence(None, 1), has(is_void=True), fence(A1, 2), write(A1, None, 5), fence(None, 3), has(is_void=False))
     ],
     # --- a former queue, or a former group, of the same name ----------------------------------------------------------
     "a former queue's checkpoint counts as absent, but its epoch continues": [

@@ -306,12 +306,7 @@ def head_of(store: ObjectStore, name: str = "orders") -> Head:
 def through(store: ObjectStore, queue: QueueLog) -> QueueLog:
     """Another handle that knows the same head, and goes through `store`."""
     made = QueueLog(
-        store,
-        queue.namespace,
-        queue.name,
-        queue.effects,
-        retry_timeout_s=queue.retry_timeout_s,
-        sizes=queue.sizes,
+        store, queue.namespace, queue.name, queue.effects, retry_timeout_s=queue.retry_timeout_s, sizes=queue.sizes
     )
     made.remember(queue.head, queue.etag or "")
     return made

@@ -267,9 +267,7 @@ def half(two: World) -> World:
     return two
 
 
-def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left_keeps_what_it_has(
-    half: World,
-) -> None:
+def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left_keeps_what_it_has(half: World) -> None:
     subscribe(half.create(1, "third"), "b")
     subscribe(half.handle("first"), "a/2")
     unsubscribe(half.handle("first"), "a/*")

@@ -31,19 +31,7 @@ from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from partq_spark.objects.api import ObjectStore
 from tests.log import typed
-from tests.log.queues import (
-    Row,
-    World,
-    head_of,
-    raise_floor,
-    read,
-    read_flat,
-    send,
-    staged,
-    through,
-    trim_all,
-    values,
-)
+from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, send, staged, through, trim_all, values
 from tests.support.way import Hooked
 
 

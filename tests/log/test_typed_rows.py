@@ -34,12 +34,7 @@ NUMBER = pa.field("row number", pa.int32(), nullable=False)  # no drawn name is 
 SIZES = LogSizes(inline_entries=2, fan_out=2, slice_gain=2)
 
 
-WIDER = {
-    "TINYINT": "SMALLINT",
-    "SMALLINT": "BIGINT",
-    "INT": "BIGINT",
-    "FLOAT": "DOUBLE",
-}
+WIDER = {"TINYINT": "SMALLINT", "SMALLINT": "BIGINT", "INT": "BIGINT", "FLOAT": "DOUBLE"}
 
 
 def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[Staged]:

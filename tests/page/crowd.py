@@ -7,15 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 
-from partq import (
-    CoordinatorView,
-    FlowView,
-    GroupView,
-    HandoffView,
-    PartitionStatus,
-    PartitionView,
-    RebalanceStatus,
-)
+from partq import CoordinatorView, FlowView, GroupView, HandoffView, PartitionStatus, PartitionView, RebalanceStatus
 
 
 def crowd(turn: int, *, partitions: int = 200, flows: int = 50, silent: str = "") -> GroupView:

@@ -51,7 +51,8 @@ class Coordinator(Actor):
         ownership = world.server.open(world.ownership_of(), store=shared_store(world.url, 0.0))
         service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership)
         host.on_term = service.stop
-        service.run()
+        if not host.stopping:  # as SIGTERM ends a process that has no handler yet
+            service.run()
 
 
 class _Board(threading.Condition):

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.client.files import json_text
 from partq_spark.client.files.parsing import (
     ENCODING,
@@ -33,7 +33,7 @@ from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_columns, segment_schema
 from partq_spark.log.staged import Stage
-from partq_spark.log.validation import BadRow, first_not_utf8
+from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -159,9 +159,12 @@ def _of_string(kind: pa.DataType) -> Parse:
 
 def _decimal(name: str) -> Parse:
     def parse(text: str) -> Any:
-        if _NUMBER.fullmatch(text) is None:
-            raise _wrong(text, name, "a number such as 12.50")
-        return Decimal(text)
+        try:
+            if _NUMBER.fullmatch(text) is not None:
+                return Decimal(text)
+        except InvalidOperation:  # an exponent beyond all numbers
+            pass
+        raise _wrong(text, name, "a number such as 12.50")
 
     return parse
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.base.timestamps import EPOCH
 from partq_spark.log.schema.columns import Column, Columns, find_name, shown_names
 from partq_spark.log.schema.ddl import parse_type, type_text
 from partq_spark.log.schema.forms import as_form, entries_of
 from partq_spark.log.schema.types import filled, normal, widens, without_not_null
-from partq_spark.log.validation import BadRow, first_bad, first_not_utf8
+from partq_spark.log.validation import first_bad, first_not_utf8
 
 _DAY_US: Final = 86_400_000_000
 _FIRST_DAY: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH).days
@@ -134,7 +134,7 @@ def _is_form(column: pa.Array, kind: pa.DataType) -> bool:
 
 def _refused(row: int, path: str, what: str) -> BadRow:
     """`path`: the names that lead to the value."""
-    return BadRow(row, f", column {path!r}: {what}")
+    return BadRow.of(row, f", column {path!r}: {what}")
 
 
 def _check(values: pa.Array, field: pa.Field, path: str, hidden: pa.Array | None = None) -> None:
