@@ -15,7 +15,7 @@ from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.query.settings import HEADERS_TYPE, IGNORED, wanted_source_columns
+from partq_spark.query.settings import HEADERS_TYPE, IGNORED, STORED, wanted_source_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "topic"
 TYPED_TOPIC: Final = "_topic"
-TYPED_HEADERS: Final = "_headers"
+TYPED_HEADERS: Final = STORED["headers"]
 TYPED_IGNORED: Final = "_metadata"  # the source's, so that a plain copy works
 
 SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
