@@ -46,6 +46,8 @@ _DELAY_S: Final = 5.0
 _BEATS: Final = 2_000
 _BINDS: Final = 20
 _BIND_WAIT_S: Final = 10.0
+_QUIET_S: Final = 1.0
+"""Before each way from bind to partitions: a group with much news is looked at only ten times a second."""
 _START_WAIT_S: Final = 20.0
 _STOP_WAIT_S: Final = 10.0
 
@@ -207,6 +209,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
         warm_up.unbind()
         for number in range(3 if settings.quick else _BINDS):
             _wait_unassigned(redis, key, store)
+            time.sleep(_QUIET_S)
             one, other = session(f"one-{number}"), session(f"other-{number}")
             begun_s = time.perf_counter()
             view = one.bind(wait_s=_BIND_WAIT_S)

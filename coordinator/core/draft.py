@@ -151,12 +151,16 @@ class Draft:
                 )
 
     def _forget_flows(self) -> None:
-        for name in self._loose:
-            flow = self.flows.get(name)
-            if flow is None or flow.bound:
-                continue
-            if not any(owner and owner.flow == name for p in self.partitions.values() for owner in (p.owner, p.to)):
-                del self.flows[name]
+        left = {name for name in self._loose if name in self.flows and not self.flows[name].bound}
+        for partition in self.partitions.values():
+            if not left:
+                return
+            if partition.owner is not None:
+                left.discard(partition.owner.flow)
+            if partition.to is not None:
+                left.discard(partition.to.flow)
+        for name in left:
+            del self.flows[name]
 
     def finish(self) -> tuple[GroupState, tuple[Told, ...]]:
         """The state after the event: the very same object if nothing has changed."""

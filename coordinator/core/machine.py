@@ -230,10 +230,12 @@ def _detach(draft: Draft, flow: Flow, reason: str) -> None:
     """
     owner = Owner(flow.name, flow.instance)
     draft.unbind(flow)
-    for number, partition in list(draft.partitions.items()):
-        if partition.phase is Phase.PAUSED and partition.to == owner:
+    paused = Phase.PAUSED
+    for partition in [each for each in draft.partitions.values() if each.phase is paused or each.drained]:
+        number = partition.partition
+        if partition.phase is paused and partition.to == owner:
             draft.step(number, Step.RESUME, Cause.KEEP, reason)
-        elif partition.phase is Phase.PAUSED and partition.owner == owner:  # its receiver is bound
+        elif partition.phase is paused and partition.owner == owner:  # its receiver is bound
             draft.step(number, Step.FENCE, Cause.LOST, reason, to=partition.to)
         elif partition.drained and partition.owner == owner:
             draft.step(number, Step.FORCE, Cause.LOST, reason, to=partition.to)

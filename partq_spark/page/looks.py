@@ -13,7 +13,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Final, TypeVar
 
@@ -151,8 +151,10 @@ class Look:
         return await running
 
     async def _close(self, stack: ExitStack) -> None:
-        with suppress(PartqError):
+        try:
             await self._loop.run_in_executor(self._threads, stack.close)
+        except Exception:  # noqa: BLE001 - the next look opens it anew
+            _log.exception("closing what a look of the page had open failed")
 
     def _show_trouble(self, error: Exception) -> None:
         said = str(error) if isinstance(error, PartqError) else f"{type(error).__name__}: {error}"
