@@ -16,7 +16,7 @@ from rich.text import Text
 
 from partq_spark.base.words import printable, ranges
 from partq_spark.client import GroupView, PartitionStatus
-from partq_spark.demo.ledger import Change, FlowGone, Joined, Ledger, Moved, MoveKind, PartitionMove
+from partq_spark.demo.processes import Change, FlowGone, Joined, Ledger, Moved, MoveKind, PartitionMove
 
 COLOURS = {"amber": "yellow", "blue": "bright_blue", "coral": "magenta"}
 _NOBODY = "·"

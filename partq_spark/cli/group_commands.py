@@ -7,18 +7,24 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
-from partq_spark.base.timestamps import parse_rfc3339, unix_us
-from partq_spark.base.words import ranges
+from partq_spark.base.timestamps import parse_rfc3339
 from partq_spark.cli import output
-from partq_spark.cli.arguments import OWNERSHIP, TIME, Checked, command, group_option, require_yes, yes_option
-from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View
+from partq_spark.cli.arguments import (
+    OWNERSHIP,
+    TIME,
+    Checked,
+    command,
+    group_option,
+    require_yes,
+    yes_option,
+)
+from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numbers
 from partq_spark.client import words as sayings
 
 WATCH_S = 1.0
@@ -33,14 +39,11 @@ GROUPS = (
 THEIR_FLOWS = TableColumn("flows", lambda each: ", ".join(each.flows or ()), "*")
 COLOURS = {"Unassigned": "red", "Ready": "green", "Paused": "yellow", "Unbound": "red"}
 PARTITIONS = (
-    TableColumn("partition", lambda each: each.partition, ">"),
+    *numbers("partition"),
     TableColumn("status", lambda each: each.status, style=lambda each: COLOURS[each.status]),
     TableColumn("flow", lambda each: each.flow),
     TableColumn("epoch", lambda each: str(each.epoch), ">"),
-    TableColumn("acknowledged", lambda each: each.acknowledged, ">"),
-    TableColumn("delivered", lambda each: each.delivered, ">"),
-    TableColumn("end", lambda each: each.end, ">"),
-    TableColumn("lag", lambda each: each.lag, ">"),
+    *numbers("acknowledged", "delivered", "end", "lag"),
     TableColumn("lag_s", sayings.lag_s, ">"),
 )
 FLOWS = (
@@ -50,13 +53,13 @@ FLOWS = (
         sayings.flow_state,
         style=lambda each: "green" if each.active else "yellow" if each.bound else "red",
     ),
-    TableColumn("partitions", lambda each: ranges(each.partitions), "*"),
+    TableColumn("partitions", lambda each: words.ranges(each.partitions), "*"),
     TableColumn("last seen", sayings.last_seen, ">"),
 )
 REWINDS = (
-    TableColumn("partition", lambda each: each.partition, ">"),
+    *numbers("partition"),
     TableColumn("from", lambda each: each.from_, ">"),
-    TableColumn("to", lambda each: each.to, ">"),
+    *numbers("to"),
     TableColumn("come again", lambda each: each.messages, ">"),
     TableColumn("flow", lambda each: each.flow or "nobody"),
 )
@@ -225,7 +228,7 @@ def _checkpoints(found: client.GroupCheckpoints) -> View:
     # Where not everything can be shown, what is damaged and what is furthest behind.
     yield Table(
         values=found.partitions,
-        columns=_checkpoint_columns(),
+        columns=CHECKPOINTS,
         noun="partition",
         first=lambda each: (not isinstance(each, client.DamagedCheckpoint), -getattr(each, "lag", 0)),
     )
@@ -234,44 +237,38 @@ def _checkpoints(found: client.GroupCheckpoints) -> View:
     yield f"Total: {words.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged."
 
 
-def _checkpoint_columns() -> tuple[TableColumn, ...]:
-    now_us = unix_us(datetime.now(UTC))
-
-    def flow(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> str:
-        if isinstance(each, client.DamagedCheckpoint):
-            return "damaged"
-        return "none yet" if each.updated is None else each.flow or "nobody"
-
-    def of(name: str) -> TableColumn:
-        return TableColumn(name, lambda each: getattr(each, name, None), ">")
-
-    def below(each: client.PartitionCheckpoint) -> int | None:
-        mark = getattr(each, "redelivered_below", 0)
-        return mark if mark > getattr(each, "acknowledged", 0) else None
-
-    def updated(each: client.PartitionCheckpoint) -> str | None:
-        text = getattr(each, "updated", None)
-        return None if text is None else _age(text, now_us)
-
-    columns = (
-        of("partition"),
-        TableColumn("epoch", lambda each: getattr(each, "epoch", 0) or None, ">"),
-        TableColumn("flow", flow),
-        *(of(name) for name in ("acknowledged", "end", "lag")),
-        TableColumn("redelivered below", below, ">"),
-        TableColumn("updated", updated, ">"),
-    )
-    return tuple(
-        each._replace(style=lambda row: "red" if isinstance(row, client.DamagedCheckpoint) else "") for each in columns
-    )
+def _has(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> str:
+    """Which flow has the partition, or had it last."""
+    if isinstance(each, client.DamagedCheckpoint):
+        return "damaged"
+    return "none yet" if each.updated is None else each.flow or "nobody"
 
 
-def _age(updated: str, now_us: int) -> str:
+def _below(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> int | None:
+    mark = getattr(each, "redelivered_below", 0)
+    return mark if mark > getattr(each, "acknowledged", 0) else None
+
+
+def _updated(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> str | None:
     """How long ago a writer's clock said that it was, in words; the text as it is where that is no time."""
+    text = getattr(each, "updated", None)
     try:
-        return words.age((now_us - parse_rfc3339(updated)) / 1e6)
+        return None if text is None else words.age(time.time() - parse_rfc3339(text) / 1e6)
     except Invalid:
-        return updated
+        return text
+
+
+CHECKPOINTS = tuple(
+    each._replace(style=lambda row: "red" if isinstance(row, client.DamagedCheckpoint) else "")
+    for each in (
+        *numbers("partition"),
+        TableColumn("epoch", lambda each: getattr(each, "epoch", 0) or None, ">"),
+        TableColumn("flow", _has),
+        *numbers("acknowledged", "end", "lag"),
+        TableColumn("redelivered below", _below, ">"),
+        TableColumn("updated", _updated, ">"),
+    )
+)
 
 
 @command("rewind")

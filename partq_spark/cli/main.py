@@ -85,9 +85,9 @@ QUEUE = {
     "alter": Lazy("Change a queue's partitions, columns and settings.", "queue_commands:alter"),
     "delete": Lazy("Delete a queue, its messages and how far its groups were, for good.", "queue_commands:delete"),
     "resolve": Lazy("Say what batches are that were refused.", "housekeeping_commands:resolve"),
-    "subscribe": Lazy("Let a queue attract messages by their topics.", "publish:subscribe"),
-    "unsubscribe": Lazy("Take subscriptions back.", "publish:unsubscribe"),
-    "subscriptions": Lazy("List subscriptions.", "publish:subscriptions"),
+    "subscribe": Lazy("Let a queue attract messages by their topics.", "queue_commands:subscribe"),
+    "unsubscribe": Lazy("Take subscriptions back.", "queue_commands:unsubscribe"),
+    "subscriptions": Lazy("List subscriptions.", "queue_commands:subscriptions"),
     "trim": Lazy("Make old messages unreadable.", "housekeeping_commands:trim"),
     "compact": Lazy("Join small stored pieces into large ones.", "housekeeping_commands:compact"),
     "collect": Lazy("Delete stored objects that nothing needs.", "housekeeping_commands:collect"),
@@ -104,8 +104,8 @@ GROUP = {
 COORDINATOR = {"run": Lazy("Decide who gets which partition, in the foreground.", "process_commands:coordinator_run")}
 COMMANDS: Mapping[str, Lazy | LazyGroup] = {
     "queue": LazyGroup(table=QUEUE, summary="Create, show, change and clean up queues."),
-    "publish": Lazy("Publish messages from a file or standard input.", "publish:publish"),
-    "browse": Lazy("Look at messages without taking them.", "browse:browse"),
+    "publish": Lazy("Publish messages from a file or standard input.", "message_commands:publish"),
+    "browse": Lazy("Look at messages without taking them.", "message_commands:browse"),
     "status": Lazy("Show which flow has which partition, and why.", "group_commands:status"),
     "checkpoints": Checkpoints(
         table=CHECKPOINTS,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
@@ -48,6 +49,15 @@ class TableColumn(NamedTuple):
     cell: Callable[[Any], object]
     kind: Literal["<", ">", "*"] = "<"
     style: Callable[[Any], str] = lambda _: ""
+
+
+def numbers(*names: str) -> tuple[TableColumn, ...]:
+    """Columns called as the fields that they show; empty for a value without such a field."""
+    return tuple(TableColumn(name, partial(_field, name), ">") for name in names)
+
+
+def _field(name: str, value: object) -> object:
+    return getattr(value, name, None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,6 @@
-"""`partq queue create`, `list`, `describe`, `alter` and `delete`: what a queue is."""
+"""`partq queue create`, `list`, `describe`, `alter` and `delete`: what a queue is; and `subscribe`, `unsubscribe` and
+`subscriptions`: which topics it attracts.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     NAME,
     PARTITIONS,
+    TOPIC,
     Checked,
     checked_by,
     command,
@@ -22,13 +25,18 @@ from partq_spark.cli.arguments import (
     settings_options,
     yes_option,
 )
-from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View
+from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numbers
 from partq_spark.client import words as sayings
 
 if TYPE_CHECKING:
     from partq_spark.client.checks import NamespaceAddress
 
 COLUMNS = Checked[str]("ddl", checked_by("checked_ddl"))
+SUBSCRIPTION = Checked[str]("subscription", checked_by("checked_subscription"))
+subscriptions_argument = click.argument("wanted", metavar="SUBSCRIPTION...", type=SUBSCRIPTION, nargs=-1, required=True)
+ANYTHING = "anything by its topic"
+LET_ONE = "Let one: partq queue subscribe NAME SUBSCRIPTION"
+DAMAGED = "damaged"
 _BAR = 16  # characters of the longest bar
 
 
@@ -98,21 +106,16 @@ def _listed(found: Sequence[client.QueueSummary | client.DamagedQueue], where: N
         values=found,
         columns=(
             TableColumn("queue", lambda each: each.queue),
-            TableColumn("partitions", lambda each: getattr(each, "partitions", None), ">"),
-            TableColumn("messages", lambda each: getattr(each, "messages", None), ">"),
-            TableColumn("last published (UTC)", _day, style=lambda each: "red" if _is_damaged(each) else ""),
+            *numbers("partitions", "messages"),
+            TableColumn("last published (UTC)", _day, style=lambda each: "red" if _day(each) == DAMAGED else ""),
         ),
         noun="queue",
     )
 
 
-def _is_damaged(each: client.QueueSummary | client.DamagedQueue) -> bool:
-    return isinstance(each, client.DamagedQueue)
-
-
 def _day(each: client.QueueSummary | client.DamagedQueue) -> str:
     if isinstance(each, client.DamagedQueue):
-        return "damaged"
+        return DAMAGED
     return "never" if each.last_published is None else words.when(each.last_published)[:19]
 
 
@@ -137,12 +140,7 @@ def _described(found: client.QueueDescription, count_bytes: bool) -> View:
         yield ""
         yield _columns(found.schema)
     most = max(each.messages for each in found.partitions)
-    columns = [
-        TableColumn("partition", lambda each: each.partition, ">"),
-        TableColumn("earliest", lambda each: each.earliest, ">"),
-        TableColumn("next", lambda each: each.next, ">"),
-        TableColumn("messages", lambda each: each.messages, ">"),
-    ]
+    columns = [*numbers("partition", "earliest", "next", "messages")]
     if count_bytes:
         columns.append(TableColumn("stored", lambda each: "" if each.bytes is None else words.size(each.bytes), ">"))
     columns.append(TableColumn("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
@@ -233,9 +231,7 @@ def _altered(done: client.Alteration) -> View:
 def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
     """What each group has to acknowledge first. `done`: the count has changed."""
     columns = (
-        TableColumn("partition", lambda each: each.partition, ">"),
-        TableColumn("acknowledged", lambda each: each.acknowledged, ">"),
-        TableColumn("end", lambda each: each.end, ">"),
+        *numbers("partition", "acknowledged", "end"),
         TableColumn("left", lambda each: each.messages, ">"),
     )
     for each in groups:
@@ -289,3 +285,74 @@ def _contents(held: client.QueueSummary) -> str:
     if held.groups:
         text += f", {words.plural(len(held.groups), 'group')} ({', '.join(held.groups)})"
     return text + (f", last published {words.when(held.last_published)} UTC" if held.last_published else "")
+
+
+# --- which queues attract what ----------------------------------------------------------------------------------------
+
+
+@command("subscribe")
+@subscriptions_argument
+def subscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
+    """Let a queue attract messages by their topics.
+
+    A topic has levels, separated by '/'. In a SUBSCRIPTION '*' stands for any characters within a level, and '>' as the
+    last level for all further levels: orders/*/eu/>. Quote them, the shell has plans of its own for both. What was
+    published before is not fetched.
+    """
+    done = queue.subscribe(*wanted)
+    value = {"queue": queue.name, "subscribed": done.changed, "subscriptions": done.subscriptions}
+    yield Answer(value, _changed(queue, wanted, done.changed, "attracts {} now", "attracted {} already"))
+
+
+@command("unsubscribe")
+@subscriptions_argument
+def unsubscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
+    """Take subscriptions back, each written as it was made.
+
+    What the queue has stays. The next batch of every publisher goes by what is left.
+    """
+    done = queue.unsubscribe(*wanted)
+    value = {"queue": queue.name, "unsubscribed": done.changed, "subscriptions": done.subscriptions}
+    yield Answer(value, _changed(queue, wanted, done.changed, "attracts {} no more", "had no subscription {}"))
+
+
+def _changed(queue: client.Queue, wanted: tuple[str, ...], changed: tuple[str, ...], done: str, nothing: str) -> View:
+    for each in dict.fromkeys(wanted):
+        yield f"Q{str(queue)[1:]} {done.format(each) if each in changed else f'{nothing.format(each)}: nothing to do'}."
+
+
+@command("subscriptions")
+@click.argument("name", type=NAME, required=False)
+@click.option("--topic", type=TOPIC, metavar="TOPIC", help="Only what attracts this topic.")
+def subscriptions(where: NamespaceAddress, name: str | None, topic: str | None) -> Iterator[Answer]:
+    """List subscriptions: those of a queue, or without NAME of all queues of the namespace.
+
+    With --topic only those that attract it: where a message with this topic goes.
+    """
+    if name is not None:
+        own = client.QueueSubscriptions(
+            queue=name, subscriptions=client.Queue(name, **asdict(where)).subscriptions(topic=topic)
+        )
+        yield Answer(own, _of_one(own, topic))
+        return
+    every = client.list_subscriptions(topic=topic, **asdict(where))
+    found = [each for each in every if isinstance(each, client.QueueSubscriptions)]
+    damaged = [each for each in every if isinstance(each, client.DamagedQueue)]
+    yield Answer([*found, *damaged], _of_all(found, where.namespace, topic))
+    if damaged:
+        raise PartqError(f"queue {damaged[0].queue!r} attracts nothing until it is restored: {damaged[0].error}")
+
+
+def _of_one(own: client.QueueSubscriptions, topic: str | None) -> View:
+    yield from own.subscriptions
+    if not own.subscriptions:
+        yield f"Queue {own.queue!r} does not attract {topic or ANYTHING}. {LET_ONE}"
+
+
+def _of_all(found: Sequence[client.QueueSubscriptions], namespace: str, topic: str | None) -> View:
+    width = max((len(each.queue) for each in found), default=0)
+    for each in found:
+        for subscription in each.subscriptions:
+            yield f"{each.queue.ljust(width)}  {subscription}"
+    if not found:
+        yield f"No queue of namespace {namespace!r} attracts {topic or ANYTHING}. {LET_ONE}"

@@ -32,9 +32,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import partq_spark
 from partq_spark.base.errors import Unavailable
-from partq_spark.demo.flights import Feed, ddl
+from partq_spark.demo.flights import DELIVERED, PROOF_COLUMNS, Feed, ddl, prove
 from partq_spark.demo.processes import end, streaming_readers
-from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
 from partq_spark.spark.local import QUICK_LOGS, make_home
 
 LOOK_S = 0.1
@@ -42,7 +41,7 @@ READER_WAIT_S = 120.0
 PUBLISHER = "publisher"
 
 
-READ: Final = f"{ddl(*COLUMNS)}, _metadata STRUCT<partition: INT, offset: BIGINT, redelivered: BOOLEAN>"
+READ: Final = f"{ddl(*PROOF_COLUMNS)}, _metadata STRUCT<partition: INT, offset: BIGINT, redelivered: BOOLEAN>"
 """The columns that a flow's query asks for; nothing else is decoded."""
 
 
@@ -79,7 +78,7 @@ def share_flights(
         .option("startingOffsets", "earliest")
         .schema(READ)
         .load()
-        .select(*COLUMNS, "_metadata.*")
+        .select(*PROOF_COLUMNS, "_metadata.*")
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", str(checkpoint))
         .queryName(flow)

@@ -15,10 +15,8 @@ import psutil
 import pytest
 
 import partq
-from partq_spark.demo.flights import ddl
-from partq_spark.demo.ledger import FlowGone, Joined, Ledger, Moved, MoveKind
-from partq_spark.demo.processes import alone, end
-from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
+from partq_spark.demo.flights import DELIVERED, PROOF_COLUMNS, ddl, prove
+from partq_spark.demo.processes import FlowGone, Joined, Ledger, Moved, MoveKind, alone, end
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -108,9 +106,8 @@ def test_the_coordinators_log_tells_who_has_what_and_what_moved(story: str) -> N
 Flight = tuple[str | None, int, int, int]  # aircraft, partition, offset, which: a later one is at a later minute
 GOOD: list[Flight] = [("a", 0, 0, 0), ("b", 1, 0, 1), ("a", 0, 1, 2), (None, 0, 2, 3), ("b", 1, 1, 4)]
 HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
-TABLE = (
-    f"{ddl(*COLUMNS)}, partition INT, offset BIGINT, redelivered BOOLEAN, flow STRING, delivered_us BIGINT, row BIGINT"
-)
+PLACES = "partition INT, offset BIGINT, redelivered BOOLEAN, flow STRING, delivered_us BIGINT, row BIGINT"
+TABLE = f"{ddl(*PROOF_COLUMNS)}, {PLACES}"
 
 
 def rows_of(batch: str) -> Iterator[tuple[str, bool, Flight]]:

@@ -1,16 +1,18 @@
 """`partq publish`: everything in a file, or on standard input, becomes one publish to a queue, or to each queue that
-attracts its topic. For each of them it is all or nothing. And `partq queue subscribe`, `unsubscribe` and
-`subscriptions`: which topics a queue attracts.
+attracts its topic. For each of them it is all or nothing. And `partq browse`: looks at messages where they lie. Nothing
+is taken, marked or held back by it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,19 +21,15 @@ import click
 
 from partq_spark import client
 from partq_spark.base import words
-from partq_spark.base.errors import PartqError, WrongUse
+from partq_spark.base.errors import WrongUse
 from partq_spark.cli import output
 from partq_spark.cli.arguments import NAME, TOPIC, Checked, checked_by, command
-from partq_spark.cli.output import Answer, ProgressBar, View
+from partq_spark.cli.output import Answer, ProgressBar, Table, TableColumn, View
 from partq_spark.client.files.sources import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from partq_spark.client.checks import NamespaceAddress
 
-SUBSCRIPTION = Checked[str]("subscription", checked_by("checked_subscription"))
-subscriptions_argument = click.argument("wanted", metavar="SUBSCRIPTION...", type=SUBSCRIPTION, nargs=-1, required=True)
-ANYTHING = "anything by its topic"
-LET_ONE = "Let one: partq queue subscribe NAME SUBSCRIPTION"
 PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
 
 
@@ -85,7 +83,13 @@ def publish(
     begun_s = time.monotonic()
     with ExitStack() as stack:
         try:
-            made = stack.enter_context(_begun(where, name, topic, publish_id, fail_unattracted))
+            made = stack.enter_context(
+                client.Queue(name or "", **asdict(where)).publication(publish_id=publish_id)
+                if topic is None
+                else client.topic_publication(
+                    topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **asdict(where)
+                )
+            )
             read = None
             if made.is_done:
                 _drain(path)
@@ -101,14 +105,6 @@ def publish(
         with _uninterrupted(publish_id):
             report = made.commit()
             yield Answer(_document(report), _published(report, where, publish_id, read, time.monotonic() - begun_s))
-
-
-def _begun(
-    where: NamespaceAddress, name: str | None, topic: str | None, publish_id: str | None, fail_unattracted: bool
-) -> client.Publication:
-    if topic is None:
-        return client.Queue(name or "", **asdict(where)).publication(publish_id=publish_id)
-    return client.topic_publication(topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **asdict(where))
 
 
 def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> None:
@@ -135,25 +131,16 @@ def _drain(path: str) -> None:
 # --- how it ended -----------------------------------------------------------------------------------------------------
 
 
-def _document(report: client.PublishReport) -> dict[str, Any]:
-    added = any(each.published for each in report.queues)
-    without_key = report.without_key if added else 0
+def _document(report: client.PublishReport) -> object:
+    """With a topic all of it, else how it ended for the queue; where nothing was added, of no messages."""
+    if not any(each.published for each in report.queues):
+        report = replace(report, messages=0, without_key=0)
     if report.topic is not None:
-        return {
-            **output.document(report),
-            "messages": report.messages if added else 0,
-            "without_key": without_key,
-        }
+        return output.document(report)
+    told: dict[str, Any] = {"published": False, "already_published": False, "messages": 0}
+    told |= {"without_key": report.without_key, "partitions": [], "sequence": None, "timestamp": None}
     done = output.document(report.queues[0]) if report.queues else {}
-    return {
-        "published": done.get("published", False),
-        "already_published": done.get("already_published", False),
-        "messages": done.get("messages", 0),
-        "without_key": without_key,
-        "partitions": done.get("partitions", []),
-        "sequence": done.get("sequence"),
-        "timestamp": done.get("timestamp"),
-    }
+    return {name: done.get(name, value) for name, value in told.items()}
 
 
 def _published(
@@ -219,72 +206,120 @@ def _uninterrupted(publish_id: str | None) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- which queues attract what ----------------------------------------------------------------------------------------
+# --- browse -----------------------------------------------------------------------------------------------------------
 
 
-@command("subscribe")
-@subscriptions_argument
-def subscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
-    """Let a queue attract messages by their topics.
+@command("browse")
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Only this one.  [default: all, by time]")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Begin at this offset of the partition, or of each.  [default: the earliest]",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="At most so many messages."
+)
+def browse(queue: client.Queue, partition: int | None, start: int | None, limit: int) -> Iterator[Answer]:
+    """Look at messages without taking them, oldest first.
 
-    A topic has levels, separated by '/'. In a SUBSCRIPTION '*' stands for any characters within a level, and '>' as the
-    last level for all further levels: orders/*/eu/>. Quote them, the shell has plans of its own for both. What was
-    published before is not fetched.
+    A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
+    whole, in the form that `partq publish` reads; a value that is not UTF-8 is in base64 there, and value_encoding says
+    so. Of a typed queue it prints the columns, with numbers and texts as JSON has them, decimals, dates and times as
+    text, and bytes in base64.
     """
-    done = queue.subscribe(*wanted)
-    value = {"queue": queue.name, "subscribed": done.changed, "subscriptions": done.subscriptions}
-    yield Answer(value, _changed(queue, wanted, done.changed, "attracts {} now", "attracted {} already"))
+    messages = queue.browse(partition=partition, start=start or 0, limit=limit)
+    yield Answer(map(_told, messages), _table(messages, queue, partition))
 
 
-@command("unsubscribe")
-@subscriptions_argument
-def unsubscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
-    """Take subscriptions back, each written as it was made.
-
-    What the queue has stays. The next batch of every publisher goes by what is left.
+def _told(message: client.Message) -> dict[str, Any]:
+    """Of an untyped queue as `publish` reads it; of a typed one the columns, then what is known of the message, as
+    Spark's source has them.
     """
-    done = queue.unsubscribe(*wanted)
-    value = {"queue": queue.name, "unsubscribed": done.changed, "subscriptions": done.subscriptions}
-    yield Answer(value, _changed(queue, wanted, done.changed, "attracts {} no more", "had no subscription {}"))
+    if not isinstance(message.value, dict):
+        return {**_place(message), "key": message.key, **_encoded(message.value), "headers": _headers(message)}
+    from partq_spark.client.json_values import json_of
+
+    headers = {} if message.headers is None else {"_headers": _headers(message)}
+    return {**json_of(message.value), **headers, "_metadata": _place(message)}
 
 
-def _changed(queue: client.Queue, wanted: tuple[str, ...], changed: tuple[str, ...], done: str, nothing: str) -> View:
-    for each in dict.fromkeys(wanted):
-        yield f"Q{str(queue)[1:]} {done.format(each) if each in changed else f'{nothing.format(each)}: nothing to do'}."
+def _place(message: client.Message) -> dict[str, Any]:
+    return {
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": output.document(message.timestamp),
+    }
 
 
-@command("subscriptions")
-@click.argument("name", type=NAME, required=False)
-@click.option("--topic", type=TOPIC, metavar="TOPIC", help="Only what attracts this topic.")
-def subscriptions(where: NamespaceAddress, name: str | None, topic: str | None) -> Iterator[Answer]:
-    """List subscriptions: those of a queue, or without NAME of all queues of the namespace.
+def _headers(message: client.Message) -> list[dict[str, Any]] | None:
+    if message.headers is None:
+        return None
+    return [{"key": key, **_encoded(value)} for key, value in message.headers]
 
-    With --topic only those that attract it: where a message with this topic goes.
-    """
-    if name is not None:
-        own = client.QueueSubscriptions(
-            queue=name, subscriptions=client.Queue(name, **asdict(where)).subscriptions(topic=topic)
-        )
-        yield Answer(own, _of_one(own, topic))
+
+def _encoded(value: bytes | None) -> dict[str, Any]:
+    if value is None:
+        return {"value": None}
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value": base64.b64encode(value).decode(), "value_encoding": "base64"}
+
+
+def _table(found: Iterator[client.Message], queue: client.Queue, partition: int | None) -> View:
+    messages = list(found)
+    if not messages:
+        where = "" if partition is None else f" in partition {partition}"
+        described = queue.describe()
+        held = described.messages if partition is None else described.partitions[partition].messages
+        yield f"No messages{where} of {queue}{f' from there on; {held:,} before' if held else ''}."
         return
-    every = client.list_subscriptions(topic=topic, **asdict(where))
-    found = [each for each in every if isinstance(each, client.QueueSubscriptions)]
-    damaged = [each for each in every if isinstance(each, client.DamagedQueue)]
-    yield Answer([*found, *damaged], _of_all(found, where.namespace, topic))
-    if damaged:
-        raise PartqError(f"queue {damaged[0].queue!r} attracts nothing until it is restored: {damaged[0].error}")
+
+    def headers(message: client.Message) -> str:
+        return ", ".join(f"{_text(key) if key else ''}={_text(value)}" for key, value in message.headers or ())
+
+    columns = [
+        TableColumn("partition", lambda each: str(each.partition), ">"),
+        TableColumn("offset", lambda each: str(each.offset), ">"),
+        TableColumn("published (UTC)", lambda each: each.timestamp),
+    ]
+    is_typed = isinstance(messages[0].value, dict)
+    if is_typed:
+        columns += [_column(name) for name in messages[0].value]
+    else:
+        columns += [
+            TableColumn("key", lambda each: _text(each.key), "*", lambda each: "" if each.key else "dim"),
+            TableColumn("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
+        ]
+    if any(message.headers for message in messages):
+        columns.append(TableColumn("headers", headers, "*"))
+    yield Table(values=messages, columns=columns, noun="message", most=None, may_leave_out=is_typed)
 
 
-def _of_one(own: client.QueueSubscriptions, topic: str | None) -> View:
-    yield from own.subscriptions
-    if not own.subscriptions:
-        yield f"Queue {own.queue!r} does not attract {topic or ANYTHING}. {LET_ONE}"
+def _column(name: str) -> TableColumn:
+    """A column of a typed queue."""
+
+    return TableColumn(
+        words.printable(name),
+        lambda each: _cell(each.value[name]),
+        "*",
+        lambda each: "dim" if each.value[name] is None else "",
+    )
 
 
-def _of_all(found: Sequence[client.QueueSubscriptions], namespace: str, topic: str | None) -> View:
-    width = max((len(each.queue) for each in found), default=0)
-    for each in found:
-        for subscription in each.subscriptions:
-            yield f"{each.queue.ljust(width)}  {subscription}"
-    if not found:
-        yield f"No queue of namespace {namespace!r} attracts {topic or ANYTHING}. {LET_ONE}"
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, bytes | str):
+        return _text(value)
+    from partq_spark.client.json_values import json_of
+
+    found = json_of(value)
+    return found if isinstance(found, str) else words.readable(json.dumps(found, ensure_ascii=False).encode())
+
+
+def _text(value: bytes | str | None) -> str:
+    if value is None:
+        return "null"
+    data = value.encode() if isinstance(value, str) else value
+    return words.readable(data) if data else '""'
