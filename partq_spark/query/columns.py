@@ -99,8 +99,6 @@ def named_columns(columns: Columns | None, names: Sequence[str]) -> WantedColumn
     """
     if columns is None:
         return message_columns(named_source_columns(names))
-    if isinstance(names, str):
-        raise Invalid(f"columns={names!r} is not allowed: give a list of names")
     default = default_columns(columns, include_headers=False).schema
     fields = []
     for name in names:

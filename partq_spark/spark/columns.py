@@ -15,7 +15,7 @@ from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.query.settings import HEADERS_TYPE, IGNORED, STORED, wanted_source_columns
+from partq_spark.query.settings import HEADERS_TYPE, IGNORED, STORED, SourceColumn, wanted_source_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,9 @@ SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("string",),
 }
 """What a sink takes of messages, and as what."""
+
+TYPED_OWN: Final = {TYPED_TOPIC: SINK_TYPES["topic"], TYPED_HEADERS: SINK_TYPES["headers"]}
+"""What it takes beside the columns of rows."""
 
 _KEPT: Final = (
     types.BooleanType,
@@ -115,14 +118,15 @@ def default_schema(columns: Columns, include_headers: bool) -> StructType:
     return from_arrow_schema(default_columns(columns, include_headers).schema)
 
 
-def wanted_by(head: Head, schema: StructType) -> WantedColumns:
-    """What a reader gives, of the queue with this head, whose `.load()` or `.schema()` said `schema`. Raises `Invalid`
-    for the first column that the queue does not have so.
+def wanted_by(head: Head, schema: StructType) -> WantedColumns | Sequence[SourceColumn]:
+    """What a reader gives, of the queue with this head, whose `.load()` or `.schema()` said `schema`. Of an untyped
+    queue without Arrow, which only the tasks need (`query.columns`). Raises `Invalid` for the first column that the
+    queue does not have so.
     """
-    from partq_spark.query.columns import message_columns, wanted_typed_columns
-
     if head.columns is None:
-        return message_columns(wanted_source_columns(column_types(schema, nulls=True)))
+        return wanted_source_columns(column_types(schema, nulls=True))
+    from partq_spark.query.columns import wanted_typed_columns
+
     try:
         for field in schema.fields:
             if not keeps(field.dataType):
@@ -206,24 +210,25 @@ def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
     """`columns` are name and Spark's simple type string, in order. Raises `Invalid` naming the first column that a sink
     cannot take.
     """
-    allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE}), topic (string)"
+    allowed = ", ".join(f"{name} ({' or '.join(kinds)})" for name, kinds in SINK_TYPES.items())
     names = [name for name, _ in columns]
     for name, kind in columns:
-        if names.count(name) > 1:
-            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
-        if name in IGNORED:
-            continue
-        if name not in SINK_TYPES:
+        if name not in SINK_TYPES and name not in IGNORED:
             raise Invalid(
                 f"column {name!r} ({kind}) is no column of a partq sink: it takes {allowed}; put payload columns into "
                 "value, for example with to_json(struct(...))"
             )
-        if kind not in SINK_TYPES[name]:
-            raise Invalid(
-                f"column {name!r} has type {kind}, a partq sink takes {' or '.join(SINK_TYPES[name])}: cast it"
-            )
+        _check_taken(name, kind, names, SINK_TYPES.get(name))
     if "value" not in names:
         raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): a partq sink takes {allowed}")
+
+
+def _check_taken(name: str, kind: str, names: Sequence[str], kinds: Sequence[str] | None) -> None:
+    """It is one of `names` once, and of one of these types; None: its type does not matter."""
+    if names.count(name) > 1:
+        raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
+    if kinds is not None and kind not in kinds:
+        raise Invalid(f"column {name!r} has type {kind}, a partq sink takes {' or '.join(kinds)}: cast it")
 
 
 def message_columns(names: Sequence[str]) -> SinkColumns:
@@ -259,8 +264,8 @@ def _row_columns(plan: FanPlan, schema: StructType) -> SinkColumns:
     payload: list[StructField] = []
     places: list[int] = []
     for index, field in enumerate(schema.fields):
-        if field.name in (TYPED_TOPIC, TYPED_HEADERS):
-            _check_own(field, own)
+        if field.name in TYPED_OWN:
+            _check_taken(field.name, field.dataType.simpleString(), schema.fieldNames(), TYPED_OWN[field.name])
             own[field.name] = index
         elif field.name != TYPED_IGNORED:
             if not keeps(field.dataType, or_void=True):
@@ -279,16 +284,6 @@ def _row_columns(plan: FanPlan, schema: StructType) -> SinkColumns:
         headers_at=own.get(TYPED_HEADERS),
         topic_at=own.get(TYPED_TOPIC),
     )
-
-
-def _check_own(field: StructField, known: dict[str, int]) -> None:
-    wanted = "string" if field.name == TYPED_TOPIC else HEADERS_TYPE
-    if field.name in known:
-        raise Invalid(f"column {field.name!r} is there twice: select it once")
-    if field.dataType.simpleString() != wanted:
-        raise Invalid(
-            f"column {field.name!r} has type {field.dataType.simpleString()}, a partq sink takes {wanted}: cast it"
-        )
 
 
 def _refuse_type(plan: FanPlan, field: StructField) -> None:

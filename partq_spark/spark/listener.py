@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -54,8 +54,9 @@ class PartqListener(StreamingQueryListener):
         since_ns = time.time_ns()
         with _harmless("a complete batch was not told to its reader"):
             for source in event.progress.sources:
-                if source.latestOffset and '"notify"' in source.latestOffset and source.endOffset:
-                    _tell(source.latestOffset, source.endOffset)
+                address = reported(source).get("notify")
+                if isinstance(address, str) and source.endOffset:
+                    notify.send(address, {"do": "complete", "end": offsets.digest(json.loads(source.endOffset))})
         with _harmless("a query's progress was not noted"):
             if self.metrics is not None:
                 self.metrics.progressed(event.progress)
@@ -77,12 +78,6 @@ def _harmless(what: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - a listener must not harm the query
         _log.info("%s: %r", what, error)
-
-
-def _tell(reported: str, end: str) -> None:
-    address = json.loads(reported).get("notify")
-    if isinstance(address, str):
-        notify.send(address, {"do": "complete", "end": offsets.digest(json.loads(end))})
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------
@@ -247,20 +242,13 @@ def _samples(queries: Mapping[str, _Query]) -> Iterator[Sample]:
         if query.at_s is not None:
             yield Sample(PROGRESS_AT, own, query.at_s)
         for source, lags in query.lags.items():
-            yield from _source((label, *source), lags)
+            labels = (label, *source)
+            yield Sample(SOURCE_LAG, labels, sum(lags.values()))
+            yield Sample(SOURCE_PARTITIONS, labels, len(lags))
             if len(lags) > left:
                 without += len(lags)
                 continue
             left -= len(lags)
-            yield from _partitions((label, *source), lags)
+            for partition, lag in lags.items():
+                yield Sample(PARTITION_LAG, (*labels, partition), lag)
     yield Sample(LEFT_OUT, (), without)
-
-
-def _source(labels: tuple[str, ...], lags: Mapping[str, int]) -> Iterable[Sample]:
-    yield Sample(SOURCE_LAG, labels, sum(lags.values()))
-    yield Sample(SOURCE_PARTITIONS, labels, len(lags))
-
-
-def _partitions(labels: tuple[str, ...], lags: Mapping[str, int]) -> Iterable[Sample]:
-    for partition, lag in lags.items():
-        yield Sample(PARTITION_LAG, (*labels, partition), lag)

@@ -23,31 +23,13 @@ from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 
 COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
-GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", "sessionTimeout", "maxPollInterval")
 SHARED_ONLY = ("sessionTimeout", "maxPollInterval")  # with an ownership other than none
-SOURCE = (
-    *COMMON,
-    "group",
-    *GROUP_ONLY,
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "maxDeliveredUnackedMsgsPerFlow",
-    "failOnDataLoss",
-    "pollInterval",
-)
+GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", *SHARED_ONLY)
+LIMITS = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "maxDeliveredUnackedMsgsPerFlow")
+STREAM_SOURCE_ONLY = ("group", *GROUP_ONLY, *LIMITS, "pollInterval")
 BATCH_SOURCE_ONLY = ("endingOffsets", "endingTimestamp")
-STREAM_SOURCE_ONLY = (
-    "group",
-    *GROUP_ONLY,
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "maxDeliveredUnackedMsgsPerFlow",
-    "pollInterval",
-)
+STARTING = ("startingOffsets", "startingTimestamp")
+SOURCE = (*COMMON, *STARTING, *BATCH_SOURCE_ONLY, *STREAM_SOURCE_ONLY, "failOnDataLoss")
 SINK = (*COMMON, "topic", "failOnUnattractedTopic", "compression")
 BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
 # Spark puts these among a streaming sink's options itself (spark-traps.md 8).

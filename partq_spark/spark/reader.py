@@ -32,7 +32,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
-from partq_spark.query.settings import Boundary, SourceOptions
+from partq_spark.query.settings import Boundary, SourceColumn, SourceOptions
 from partq_spark.spark.columns import wanted_by
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import stream_source_options
@@ -56,7 +56,7 @@ class LogPartition(InputPartition):
     queue_id: str
     log: tree.LogView
     redelivered_below: Mapping[int, int]
-    wanted: WantedColumns
+    wanted: WantedColumns | Sequence[SourceColumn]
     fail_on_data_loss: bool
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ def plan_tasks(
     head: Head,
     spans: Mapping[int, BatchSpan],
     options: SourceOptions,
-    wanted: WantedColumns,
+    wanted: WantedColumns | Sequence[SourceColumn],
 ) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
@@ -91,20 +91,21 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, LogPartition):
         return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps.md 29)
     from partq_spark.log.reading import RangeReader
-    from partq_spark.query.columns import batches
+    from partq_spark.query.columns import WantedColumns, batches, message_columns
 
+    wanted = partition.wanted if isinstance(partition.wanted, WantedColumns) else message_columns(partition.wanted)
     reader = RangeReader(
         open_queue(partition.target),
         partition.queue_id,
         partition.log,
         fail_on_data_loss=partition.fail_on_data_loss,
-        payload=partition.wanted.payload,
-        only=partition.wanted.stored,
+        payload=wanted.payload,
+        only=wanted.stored,
     )
     yield from batches(
         reader.pieces(),
         queue=partition.target.queue,
-        wanted=partition.wanted,
+        wanted=wanted,
         redelivered_below=partition.redelivered_below,
     )
 
@@ -141,7 +142,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options: SourceOptions | None = None
         self._process: ConsumerProcess | None = None
-        self._wanted: tuple[str, WantedColumns] | None = None  # of the queue with this id
+        self._wanted: tuple[str, WantedColumns | Sequence[SourceColumn]] | None = None  # of the queue with this id
 
     # --- what is made on first use, in the process that uses it
 
@@ -171,7 +172,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._wanted_of(consumer.queue.refresh())
             yield consumer
 
-    def _wanted_of(self, head: Head) -> WantedColumns:
+    def _wanted_of(self, head: Head) -> WantedColumns | Sequence[SourceColumn]:
         """What is wanted of the queue, decided once; a queue that was made again may have other columns."""
         if self._wanted is None or self._wanted[0] != head.queue_id:
             self._wanted = head.queue_id, wanted_by(head, self._schema)

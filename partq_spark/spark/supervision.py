@@ -105,20 +105,21 @@ def keep_running(
     started still, by a query that has failed.
     """
     retry = Retry(first_s=FIRST_PAUSE_S, most_s=MOST_PAUSE_S, least=_LEAST)
-    query = _started(start)
-    began_s = effects.now_s()
-    error = _failure(query)
-    while error is not None:
-        _pause(retry, error, effects.now_s() - began_s, effects)
+    query: StreamingQuery | None = None
+    error: Exception | None
+    while True:
         try:
             query = _started(start)
         except Exception as failed:  # told by the next pause, or raised where no start would mend it
-            if not is_spark_there(query):
+            if query is None or not is_spark_there(query):
                 raise
             began_s, error = effects.now_s(), failed
         else:
             began_s = effects.now_s()
             error = _failure(query)
+        if error is None:
+            return
+        _pause(retry, error, effects.now_s() - began_s, effects)
 
 
 def _pause(retry: Retry, error: Exception, ran_s: float, effects: Effects) -> None:

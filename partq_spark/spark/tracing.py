@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
@@ -81,8 +81,7 @@ PROCESSED: Final = Processed()
 # --- around the user's code -------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def processing(batch: Batch | DataFrame) -> Iterator[None]:
+def processing(batch: Batch | DataFrame) -> AbstractContextManager[None]:
     """A span of OpenTelemetry around what a program does with a batch, which links to the spans that sent its messages;
     where these are all of one trace it belongs to that. Inside, the span is the current one.
 
@@ -95,11 +94,6 @@ def processing(batch: Batch | DataFrame) -> Iterator[None]:
     queue the field of `_metadata`); without it there are no links. Where the program has configured no tracer provider
     this does nothing. Raises `Invalid` for something else than a batch.
     """
-    with _around(batch):
-        yield
-
-
-def _around(batch: Batch | DataFrame) -> AbstractContextManager[None]:
     if _is_data_frame(batch):
         found = tracing()
         return nullcontext() if found is None else _processing(found, batch).around()

@@ -84,7 +84,9 @@ class _Sink:
         """Whether a destination is, so that a column `topic` is its own."""
         return any(each.stage.queue == queue.name and each.stage.columns is not None for each in plan.destinations)
 
-    def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
+    # --- Spark's calls
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         from pyspark import TaskContext
 
         prepare_worker()
@@ -101,7 +103,7 @@ class _Sink:
         with fanout.Fan(
             store, self._plan, seed=seed, headers=columns.headers, compression=compression, given=columns.given
         ) as fan:
-            for batch in rows:
+            for batch in iterator:
                 fan.add(columns.taken(batch), columns.topics(batch))
             staged, unattracted = fan.finish()
         return StagedTask(
@@ -112,7 +114,8 @@ class _Sink:
         transaction = self._options.transaction
         return f"{transaction[0]}/{transaction[1]}" if transaction else self._seed
 
-    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """A batch job has no `batchId`."""
         prepare_worker()
         tasks = sorted(
             (message for message in messages if isinstance(message, StagedTask)), key=lambda message: message.task
@@ -127,9 +130,14 @@ class _Sink:
                 "subscribe NAME TOPIC`, or leave failOnUnattractedTopic out"
             )
         if any(task.staged for task in tasks):
-            self._publish([task.staged for task in tasks], tasks[0], batch)
+            self._publish([task.staged for task in tasks], tasks[0], batchId)
         if missed.messages:
             logger.warning("%s go nowhere: `partq queue subscribe NAME TOPIC` lets a queue attract later ones", about)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Deletes nothing (see the module's first paragraph)."""
+
+    # --- what they do
 
     def _publish(self, staged: Sequence[Sequence[Staged]], first: StagedTask, batch: int | None) -> None:
         outcomes = fanout.publish_all(
@@ -174,24 +182,6 @@ class _Sink:
 class PartqBatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("partq").mode("append")`: one publish, made idempotent by txnAppId and txnVersion."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.stage(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.publish(messages, None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Deletes nothing (see the module's first paragraph)."""
-
 
 class PartqStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("partq")`: one publish per micro-batch, exactly once per query."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.stage(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self.publish(messages, batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Deletes nothing (see the module's first paragraph)."""

@@ -74,7 +74,7 @@ SINKS: list[tuple[str, StructType]] = [
     ("the rows have no column for queue 'orders': give some of id, ", spark("", metadata("offset"))),
     ("column '_meta' (STRING) is none of", spark("id INT", *named(_meta=StringType()))),
     ("'_headers' has type string, a partq sink takes array", spark("id INT", *named(_headers=StringType()))),
-    ("'_headers' is there twice", spark("id INT", *[field("_headers", headers_type())] * 2)),
+    ("'_headers' is there 2 times", spark("id INT", *[field("_headers", headers_type())] * 2)),
     ("column '_topic' has type binary, a partq sink takes string", spark("id INT", *named(_topic=types.BinaryType()))),
     ("column 'key' (STRING) is none of the queue's", spark("key STRING, value BINARY")),
 ]
