@@ -70,7 +70,7 @@ class Query:
     def member(self) -> Any:
         """The flow, once it is bound."""
         with self.reader.process.asked() as consumer:
-            return consumer.member
+            return consumer.participant.member
 
 
 @contextmanager

@@ -19,9 +19,8 @@ from coordinator.metrics import GroupFigures, Picture
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import PartqError, Unavailable
-from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import GroupKey, GroupState, Partition
+from partq_spark.group.model import GroupKey, GroupState, Partition, acknowledged_to
 from partq_spark.group.status import said_by_owner
 from partq_spark.log.codec import decode_head
 from partq_spark.log.model import at

@@ -10,18 +10,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coordinator.core.differences import CheckpointMark, differences, initial_state
-from coordinator.core.events import Event, FlowBound, FlowExpired, FlowUnbound, QueueAltered, Told
+from coordinator.core.events import (
+    CheckpointMark,
+    Event,
+    FlowBound,
+    FlowExpired,
+    FlowUnbound,
+    QueueAltered,
+    Told,
+    differences,
+    initial_state,
+)
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
 from coordinator.heads import GroupFacts
 from coordinator.leadership import FailureDetector, Timers, with_timers
 from coordinator.logs import Log
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.checkpoint import done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, done_to
 from partq_spark.group.ownership import Ownership, Pulse, StateDocument
 
 LOOK_S: Final = 5.0  # between two listings while a checkpoint is damaged

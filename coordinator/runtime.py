@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.bookkeeping import Bookkeeping
+from coordinator.acting import Bookkeeping, Fences
 from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.fences import Fences
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log

@@ -40,7 +40,7 @@ the others where ownership is kept (`documents`: Redis, or objects beside the qu
                                                       leader's.
     ownership/<n>     the leader, for people          The version is the one that was read. Nobody decides by it
                                                       (OWN-02).
-    missed/<flow>     its flow (`checkpoints=none`)   It is the one that was read (`missed_partitions`).
+    missed/<flow>     its flow (`checkpoints=none`)   It is the one that was read (`left_out`).
 
 What an unknown outcome means, when the answer to a write is lost:
 

@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError
 from partq_spark.base.timestamps import format_rfc3339
-from partq_spark.group.checkpoint import NUMBER, UNBOUNDED, Checkpoint, decode, encode
-from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.codec import NUMBER, decode_checkpoint, encode_checkpoint
+from partq_spark.group.model import UNBOUNDED, Checkpoint, GroupKey, Owner
 from partq_spark.log.groups import removed
 from partq_spark.log.model import Origin, at
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries
-
-__all__ = ["Checkpoint", "CheckpointStore", "FenceRefused", "NotDrained", "Rewound", "checkpoint_folder"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +136,7 @@ class CheckpointStore:
         return self._decoded(partition, document.metadata, document.etag)
 
     def _decoded(self, partition: int, metadata: Mapping[str, str], etag: str | None) -> Checkpoint:
-        return decode(self.name_of(partition), partition, metadata, etag, self._queue_id, self.since)
+        return decode_checkpoint(self.name_of(partition), partition, metadata, etag, self._queue_id, self.since)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -315,7 +313,7 @@ class CheckpointStore:
             return found
 
         name = self.name_of(partition)
-        register = Register(self._store, name, what=f"checkpoint {name}", decode=present, encode=encode)
+        register = Register(self._store, name, what=f"checkpoint {name}", decode=present, encode=encode_checkpoint)
         if known is not None:
             register.keep(known, known.etag)
         found = register.change(decide, few_tries(self._effects), known=known is not None)

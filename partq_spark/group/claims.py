@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from partq_spark.group.checkpoint import Checkpoint, done_to
-from partq_spark.group.model import AccessType, Flow, GroupState, Owner, Partition, Phase, Progress
+from partq_spark.group.model import AccessType, Checkpoint, Flow, GroupState, Owner, Partition, Phase, Progress, done_to
 from partq_spark.log.model import Origin
 
 REMEMBERED: Final = 8

@@ -1,4 +1,5 @@
-"""How a group's state and a lease are written down: JSON under a checksum, the same bytes for the same value.
+"""How a group's state and a lease are written down, JSON under a checksum, the same bytes for the same value; and a
+partition's checkpoint, as metadata (CHK-02).
 
 The values of `model` are written as they are, but for the state, whose owners come by number. Deadlines are written as
 seconds that remain and read back onto the reader's own clock, so that no clock is ever compared with another one's
@@ -8,15 +9,17 @@ seconds that remain and read back onto the reader's own clock, so that no clock 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
 from msgspec import Meta, Struct
 
-from partq_spark.base.errors import Invalid
-from partq_spark.base.json_documents import MOST, JsonDocument, Seconds, Whole
+from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.json_documents import MOST, JsonDocument, Seconds, Whole, check_sealed, sealed
 from partq_spark.group.model import (
+    Checkpoint,
     Flow,
     GroupSettings,
     GroupState,
@@ -26,6 +29,7 @@ from partq_spark.group.model import (
     Phase,
     RebalanceStatus,
 )
+from partq_spark.log.model import Origin
 
 FORMAT: Final = 1
 """Raised when older readers would misunderstand what is written."""
@@ -199,3 +203,82 @@ def _left(until_s: float | None, now_s: float) -> float | None:
 
 def _until(left_s: float | None, now_s: float) -> float | None:
     return None if left_s is None else now_s + left_s
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+
+_PUBLISH: Final = re.compile(r"[0-9]{1,19}:[0-9]{1,19}:[!-9;-~]*", re.ASCII)
+_NAME: Final = re.compile(r"[!-~]+", re.ASCII)
+_RESTORE: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
+
+
+def decode_checkpoint(
+    name: str, partition: int, metadata: Mapping[str, str], etag: str | None, queue_id: str, since: int
+) -> Checkpoint:
+    """The checkpoint that lies in the blob `name`, as the group that was made `since` then in the queue with this id
+    has it. Raises `Corrupt`.
+    """
+    check_sealed(metadata, f"checkpoint {name}", _RESTORE)
+    written_for = _field(name, metadata, "queue_id", _NAME)
+    written_since = int(_field(name, metadata, "since", NUMBER))
+    epoch = int(_field(name, metadata, "epoch", NUMBER))
+    offset = int(_field(name, metadata, "offset", NUMBER)) if "offset" in metadata else None
+    below = int(_field(name, metadata, "redelivered_below", NUMBER))
+    may_reach = int(_field(name, metadata, "may_reach", NUMBER))
+    owner = None
+    if "flow" in metadata or "instance" in metadata:
+        owner = Owner(_field(name, metadata, "flow", _NAME), _field(name, metadata, "instance", _NAME))
+    removed_since = written_for == queue_id and written_since < since
+    former = written_for != queue_id or removed_since
+    return Checkpoint(
+        partition=partition,
+        epoch=epoch + 1 if removed_since else epoch,  # what its flows remember of that epoch counts for nothing
+        owner=None if former else owner,
+        offset=None if former else offset,
+        redelivered_below=0 if former else below,
+        may_reach=0 if former else max(may_reach, offset or 0),
+        updated=metadata.get("updated", ""),
+        queue_id=written_for,
+        since=since if removed_since else written_since,
+        etag=etag,
+        origin=_origin(name, metadata) if not former and "publish" in metadata else None,
+    )
+
+
+def queue_id_of(metadata: Mapping[str, str]) -> str | None:
+    """Which queue a checkpoint was written for, whatever else is in it; None: it does not say."""
+    return metadata.get("queue_id")
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> Mapping[str, str]:
+    """Metadata, with the keys that docs/formats.md lists. What is not there has no key: values are never empty."""
+    metadata = {
+        "epoch": str(checkpoint.epoch),
+        "redelivered_below": str(checkpoint.redelivered_below),
+        "may_reach": str(checkpoint.may_reach),
+        "updated": checkpoint.updated,
+        "queue_id": checkpoint.queue_id,
+        "since": str(checkpoint.since),
+    }
+    if checkpoint.offset is not None:
+        metadata["offset"] = str(checkpoint.offset)
+    if checkpoint.owner is not None:
+        metadata["flow"], metadata["instance"] = checkpoint.owner
+    if checkpoint.origin is not None:
+        metadata["publish"] = ":".join(map(str, checkpoint.origin))
+    return sealed(metadata)
+
+
+def _origin(name: str, metadata: Mapping[str, str]) -> Origin:
+    sequence, time_us, token = _field(name, metadata, "publish", _PUBLISH).split(":")
+    return Origin(int(sequence), int(time_us), token)
+
+
+def _field(name: str, metadata: Mapping[str, str], key: str, allowed: re.Pattern[str]) -> str:
+    value = metadata.get(key)
+    if value is None or not allowed.fullmatch(value):
+        was = "is missing" if value is None else f"is {value[:40]!a}"
+        raise Corrupt(f"checkpoint {name}: its metadata key {key!r} {was}: {_RESTORE}")
+    return value

@@ -19,10 +19,10 @@ from typing import Final
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.base.timestamps import as_datetime
-from partq_spark.group.checkpoint import acknowledged_to, done_to, is_without_offset, queue_id_of
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
-from partq_spark.group.missed_partitions import missed_folder
-from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
+from partq_spark.group.codec import queue_id_of
+from partq_spark.group.left_out import missed_folder
+from partq_spark.group.model import Checkpoint, FlowRecord, GroupKey, acknowledged_to, done_to, is_without_offset
 from partq_spark.group.ownership import HEAD, Ownership, open_ownership
 from partq_spark.log import admin, groups, names
 from partq_spark.log.groups import change_ownership, group_kind, remove_group

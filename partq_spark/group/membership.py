@@ -2,7 +2,7 @@
 
 Memberships differ in what grants partitions, and in what verifies that they are still the consumer's. In a shared group
 (`session`) a coordinator does both. With `solo` the flow takes all of the group by itself. Without a group every
-partition is the query's (`query.participant`).
+partition is the query's (`solo.EveryPartition`).
 
 What a flow of a group writes into the checkpoints of its partitions, and when, is the same for all of them. Before
 messages are delivered, `may_reach` covers them. What is acknowledged is written with the next such write, else at the
@@ -16,13 +16,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Corrupt, Fenced, Invalid, Unavailable
-from partq_spark.group.checkpoint import UNBOUNDED, Checkpoint, acknowledged_to, done_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import FlowHoldings, Holding, Position, View
-from partq_spark.group.model import GroupKey
+from partq_spark.group.documents.urls import STORE
+from partq_spark.group.model import UNBOUNDED, Checkpoint, GroupKey, acknowledged_to, done_to
 from partq_spark.log import layouts
 from partq_spark.log.groups import removed, require_group
 from partq_spark.log.model import Head, Origin, at, group_start
@@ -30,6 +31,22 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import ObjectStore
 
 _log = logging.getLogger("partq.flow")
+
+
+BEAT_S: Final = 1.0
+CHECKPOINT_INTERVAL_S: Final = 1.0
+PAID_CHECKPOINT_INTERVAL_S: Final = 10.0
+"""The defaults: a write costs next to nothing on a disk, and a request elsewhere."""
+
+VERIFY_S: Final = 30.0
+"""Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
+each delivery anyway.
+"""
+
+
+def is_paid(store_url: str) -> bool:
+    """Whether each request to the store costs money."""
+    return store_url.startswith("azure:")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +57,9 @@ class SessionSettings:
     """
 
     session_timeout_s: float = 10.0
-    beat_interval_s: float = 1.0
-    checkpoint_interval_s: float = 1.0
-    verify_interval_s: float = 1.0
+    beat_interval_s: float = BEAT_S
+    checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S
+    verify_interval_s: float = BEAT_S
     keep_offsets: bool = True
     max_unacknowledged: int | None = None
 
@@ -52,6 +69,21 @@ class SessionSettings:
                 f"a flow that beats every {self.beat_interval_s:g} s does not keep a session of "
                 f"{self.session_timeout_s:g} s (sessionTimeout): beat at least three times as often"
             )
+
+    @classmethod
+    def at(cls, store_url: str, ownership: str, session_timeout_s: float, interval_s: float | None) -> SessionSettings:
+        """By what requests cost. Heartbeats cost next to nothing with Redis and on a disk; as objects each is a write,
+        and four in a session timeout are enough. `interval_s`: of checkpoints, if it was said.
+        """
+        paid = is_paid(store_url)
+        if interval_s is None:
+            interval_s = PAID_CHECKPOINT_INTERVAL_S if paid else CHECKPOINT_INTERVAL_S
+        return cls(
+            session_timeout_s=session_timeout_s,
+            beat_interval_s=max(BEAT_S, session_timeout_s / 4) if paid and ownership == STORE else BEAT_S,
+            checkpoint_interval_s=interval_s,
+            verify_interval_s=max(interval_s, VERIFY_S if paid else BEAT_S),
+        )
 
 
 class GroupInQueue:

@@ -1,8 +1,9 @@
-"""The values of a consumer group: its flows, its partitions' ownership, and what each flow reports of itself.
+"""The values of a consumer group: its flows, its partitions' ownership, what each flow reports of itself, and how far
+each partition is (its checkpoint).
 
-Frozen, without I/O and without policy: `coordinator.core` decides how they change, `codec` writes them down,
-`ownership` keeps them. Times are seconds of the clock of the process that holds the value; a value that leaves its
-process carries remaining times instead, so that clocks are never compared.
+Frozen, without I/O and without policy: `coordinator.core` and `checkpoints` decide how they change, `codec` writes them
+down, `ownership` and `checkpoints` keep them. Times are seconds of the clock of the process that holds the value; a
+value that leaves its process carries remaining times instead, so that clocks are never compared.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from partq_spark.base.json_documents import Seconds, Whole
+from partq_spark.log.model import Origin
+
+UNBOUNDED: Final = 2**63 - 1
+"""As an offset: any message that there is, and that ever will be."""
 
 
 class GroupKey(NamedTuple):
@@ -191,3 +196,77 @@ class Lease:
     beat: Whole
     timers: Mapping[str, Seconds] = field(default_factory=dict)
     state_token: str = ""  # of the state that `timers` belong to
+
+
+# --- how far a partition is -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """One version of a partition's checkpoint.
+
+    `offset` is the next message to deliver: everything before it is acknowledged; None where offsets are not kept
+    (`checkpoints=none`). Messages below `redelivered_below` may have been delivered by an earlier owner or instance. Up
+    to `may_reach` the present owner may have delivered; where offsets are not kept it is `UNBOUNDED` while the owner
+    has anything in hand. `updated` is the writer's own clock (RFC 3339), for people. `etag` is None in a listing: such
+    a one cannot be written to. `origin`: the newest publish that the owner had read when it acknowledged `offset`, None
+    if nobody can tell.
+
+    The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
+    continues (RES-05): it has no owner, no offset and no mark. So does that of a group that was removed and made again
+    under its name, which `since` tells: the sequence number of the head that the group was made with. Its epoch counts
+    as over.
+    """
+
+    partition: int
+    epoch: int
+    owner: Owner | None
+    offset: int | None
+    redelivered_below: int
+    may_reach: int
+    updated: str
+    queue_id: str
+    since: int
+    etag: str | None
+    origin: Origin | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its owner may have something in hand; else it is closed."""
+        return self.may_reach > self.offset if self.offset is not None else self.may_reach == UNBOUNDED
+
+    @property
+    def marked_below(self) -> int:
+        """Below this the next owner marks what it delivers."""
+        # Without an offset the next owner begins at the group's start, whatever was in hand.
+        return max(self.redelivered_below, self.may_reach if self.is_open or self.offset is None else 0)
+
+    @property
+    def is_void(self) -> bool:
+        """Nothing of it counts but the epoch: a former queue or a former group left it."""
+        return self.owner is None and self.offset is None and self.redelivered_below == self.may_reach == 0
+
+    def is_of(self, queue_id: str, owner: Owner | None, epoch: int) -> bool:
+        """Exactly this queue's, flow's, instance's and epoch's."""
+        return (self.queue_id, self.owner, self.epoch) == (queue_id, owner, epoch)
+
+
+def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
+    """The offset before which a group has acknowledged everything of a partition, for good: `start`, where the group
+    begins in it, if there is no checkpoint, or one without an offset.
+    """
+    return checkpoint.offset if checkpoint is not None and checkpoint.offset is not None else start
+
+
+def done_to(checkpoint: Checkpoint | None, start: int) -> int:
+    """The same for those who wait for the partition: where offsets are not kept, a closed one says how far its owner
+    is.
+    """
+    if checkpoint is None or checkpoint.offset is not None or checkpoint.is_open:
+        return acknowledged_to(checkpoint, start)
+    return max(checkpoint.may_reach, start)
+
+
+def is_without_offset(checkpoint: Checkpoint) -> bool:
+    """Whether its owner does not write acknowledgements down (`checkpoints=none`)."""
+    return checkpoint.owner is not None and checkpoint.offset is None

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
+from partq_spark.group.checkpoints import CheckpointStore, Rewound
 from partq_spark.group.lifecycle import GroupProgress
-from partq_spark.group.model import Owner
+from partq_spark.group.model import Checkpoint, Owner
 from partq_spark.log import groups
 from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog

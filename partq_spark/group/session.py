@@ -21,15 +21,13 @@ from partq_spark.base.effects import Effects, RunAll, in_a_row
 from partq_spark.base.errors import Corrupt, Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import Binder, Life
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Holding, Standing, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.membership import GroupInQueue, GroupMembership, SessionSettings
-from partq_spark.group.model import GroupState, Owner, Partition, Phase
+from partq_spark.group.model import Checkpoint, GroupState, Owner, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged
-
-__all__ = ["Session", "SessionSettings"]
 
 MAX_TRIES: Final = 5
 """Instances that one `observe` may begin."""

@@ -1,4 +1,5 @@
-"""A flow that has a whole group to itself (`ownership=none`): it takes every partition by fencing its checkpoint.
+"""A flow that has a whole group to itself (`ownership=none`): it takes every partition by fencing its checkpoint. And a
+query without a group, which has every partition of the queue.
 
 There is no coordinator and no heartbeat. The flow that comes last has the group. The one before it finds another name
 in the checkpoints, at its next batch at the latest, and stops with an error that names the new owner. Nothing is given
@@ -10,17 +11,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Fenced, Invalid
-from partq_spark.group.checkpoints import Checkpoint, FenceRefused
-from partq_spark.group.claims import Holding, Standing, View
-from partq_spark.group.membership import GroupMembership
-from partq_spark.group.model import Owner
+from partq_spark.group.checkpoints import FenceRefused
+from partq_spark.group.claims import Claim, Holding, Position, Standing, View
+from partq_spark.group.membership import GroupMembership, Membership
+from partq_spark.group.model import Checkpoint, Owner
 from partq_spark.log import layouts
 from partq_spark.log.groups import removed
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import Head, Origin, at
 
 CONFIRMED_S: Final = 5.0
 """For so long a look at the checkpoints is good for reading a batch: a process that stands still for longer looks
@@ -285,3 +287,67 @@ class SoloSession(GroupMembership):
 
     def _view(self, me: Owner) -> View:
         return View(instance=me.instance, standing=Standing.ACTIVE, claims=self._holdings.claims())
+
+
+# --- a query without a group ------------------------------------------------------------------------------------------
+
+# A query without a group: every partition of the queue is its own, at epoch 0 (CHK-07).
+#
+# Its membership grants everything and verifies nothing. It reads the queue's head and nothing else: no checkpoint, no
+# ownership, no name. How far the query is stands in Spark's own checkpoint alone, so any number of such queries may
+# run.
+
+
+EPOCH: Final = 0
+_INSTANCE: Final = "alone"  # nobody asks which one
+
+
+class EveryPartition(Membership):
+    """Without a group: nobody listens, and nothing is ever in hand, because Spark asks for a batch when the one before
+    is complete. `begins`: where the query is by its Spark checkpoint. A partition that the query knows stays its own
+    even if the queue, restored from an older copy, does not have it: then it is told what is lost. `look` reads the
+    head, which must be the same queue's.
+    """
+
+    def __init__(self, look: Callable[[], Head], begins: Mapping[int, int], effects: Effects) -> None:
+        self._look = look
+        self._effects = effects
+        self._done = dict(begins)
+        self._partitions = 1 + max(begins, default=-1)
+
+    @property
+    def instance(self) -> str:
+        return _INSTANCE
+
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> View:
+        return self.observe()
+
+    def observe(self) -> View:
+        """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""
+        head = self._look()
+        self._partitions = max(self._partitions, len(head.earliest))
+        # From the earliest message on, unless the Spark checkpoint says more.
+        begins = {partition: at(head.earliest, partition) for partition in range(self._partitions)}
+        claims = {
+            p: Claim(partition=p, epoch=EPOCH, position=begin, acknowledged=0, redelivered_below=0, paused=False)
+            for p, begin in begins.items()
+        }
+        return View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        return True
+
+    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None = None) -> frozenset[int]:
+        """What others wait for while the partition count changes (RES-03). It is written down nowhere."""
+        self._done.update({partition: position.offset for partition, position in positions.items()})
+        return frozenset(positions)
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        return {partition: self._done.get(partition, 0) for partition in partitions}
+
+    def lease_left_s(self) -> float:
+        return math.inf
+
+    def wait_news(self, timeout_s: float) -> bool:
+        self._effects.sleep(timeout_s)
+        return False

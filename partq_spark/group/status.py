@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from partq_spark.group import key_order
-from partq_spark.group.checkpoint import Checkpoint
+from partq_spark.base.words import plural
+from partq_spark.group import left_out
 from partq_spark.group.claims import flow_of
 from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import (
+    Checkpoint,
     FlowRecord,
     GroupKey,
     GroupSettings,
@@ -152,14 +153,14 @@ def view(seen: GroupReading) -> GroupView:
     partitions = [_partition(seen, state, each, deadline) for each in state.partitions.values()]
     # What they wait for after the partition count was changed (RES-03).
     reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in partitions}
-    waits = key_order.reasons(head, done, reached)
+    waits = left_out.reasons(head, done, reached)
     return GroupView(
         namespace=seen.key.namespace,
         queue=seen.key.queue,
         group=seen.key.group,
         rebalance_status=state.status,
         rebalance_deadline_s=deadline,
-        scale_status=key_order.scale_status(head, done, state.partitions.keys()),
+        scale_status=left_out.scale_status(head, done, state.partitions.keys()),
         partitions=tuple(
             replace(each, reason="; ".join(filter(None, (each.reason, waits.get(each.partition)))))
             for each in partitions
@@ -310,7 +311,7 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
         return f"flow {seen.flow} is not bound{soon or ', waits for the running handoffs'}"
     if partition.phase is Phase.PAUSED and seen.handoff is not None:
         left = "" if seen.handoff.remaining_s is None else f", {seen.handoff.remaining_s:.1f} s left"
-        messages = f"{seen.handoff.waiting_for:,} message{'' if seen.handoff.waiting_for == 1 else 's'}"
+        messages = plural(seen.handoff.waiting_for, "message")
         return f"paused: waits for {messages} of flow {seen.flow}{left}, then goes to {seen.handoff.to}"
     if partition.phase is Phase.FENCING:
         return f"paused: its checkpoint is being handed to flow {seen.flow} at epoch {seen.epoch}"

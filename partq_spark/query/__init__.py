@@ -24,11 +24,11 @@ The states of a batch, what brings it there, and what follows:
                                                                     began at or before that point. In doubt it waits.
     missed      A batch is repeated without a partition that        Written down before it is given out, so that the
                 moved on, and there are no checkpoints.             partition is not taken for read
-                                                                    (`group.missed_partitions`).
+                                                                    (`group.left_out`).
     complete    Spark starts from its end, or the listener          Acknowledged in the group; the checkpoint is written
                 says so (`acknowledgements`).                       at its interval, or at once where a handoff waits.
 
-A query without a group follows the same rules: its membership grants every partition at epoch 0 (`participant`).
+A query without a group follows the same rules: its membership grants every partition at epoch 0 (`group.solo`).
 
 A store that does not answer is asked again for `retryTimeout`, and then the query fails (`waiting`). A process may die
 after any of these steps. In a group, what may have been delivered before comes again, marked as redelivered.

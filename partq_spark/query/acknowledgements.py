@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
-from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.membership import Membership
+from partq_spark.group.model import Checkpoint
 from partq_spark.log.model import Origin
 from partq_spark.log.queue import QueueLog
 from partq_spark.query.offsets import BatchEnd, BatchSpan

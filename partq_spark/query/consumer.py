@@ -15,20 +15,19 @@ from typing import Any, Final, TypeVar
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, View
-from partq_spark.group.key_order import LOOK_S, KeyOrder
+from partq_spark.group.left_out import LOOK_S, KeyOrder, MissedPartitions
 from partq_spark.group.membership import Membership
-from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.model import GroupKey
 from partq_spark.log import tree
 from partq_spark.log.connect import open_queue
-from partq_spark.log.model import Head
+from partq_spark.log.model import Head, at
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements, Announced, is_claimed, repetition
 from partq_spark.query.limits import BatchLimits, Unacknowledged
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, BatchSpan, Origins
 from partq_spark.query.participant import Participant
-from partq_spark.query.planning import BatchPlan, IdleLook, Spans
+from partq_spark.query.planning import BatchPlan, IdleLook, Losses, Spans
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import LEAST_S, AvailableNowTarget, Pace
 
@@ -51,7 +50,7 @@ class ConsumerLoop:
         self._options = options
         self._group = group = options.group
         self._effects = effects
-        self._participant = participant = Participant(queue, options, effects)
+        self.participant = participant = Participant(queue, options, effects)
         self._store_retry = participant.store_retry
         self._target: AvailableNowTarget | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
@@ -72,25 +71,15 @@ class ConsumerLoop:
         self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
 
     @property
-    def member(self) -> Membership | None:
-        """The query's membership, once it knows who it is."""
-        return self._participant.member
-
-    @property
-    def bound_member(self) -> Membership | None:
-        """The same, while it is bound."""
-        return self._participant.bound_member()
-
-    @property
     def address(self) -> Address | None:
         """By which this machine finds the flow, once its name is known."""
-        at, group, flow = self._options.target, self._group, self._participant.flow
+        at, group, flow = self._options.target, self._group, self.participant.flow
         return Address(at.store, at.namespace, at.queue, group.name, flow) if group and flow else None
 
     @property
     def is_alive(self) -> bool:
         """The lease lasts under which the last batch was announced."""
-        return self._last is not None and self._participant.is_alive(self._last.instance)
+        return self._last is not None and self.participant.is_alive(self._last.instance)
 
     # --- Spark's questions --------------------------------------------------------------------------------------------
 
@@ -109,13 +98,13 @@ class ConsumerLoop:
         over (`ownership=none`); `ObjectMissing` for what was trimmed (`failOnDataLoss`).
         """
         self._asked_s = self._effects.now_s()
-        before = self._participant.checked(start)
+        before = self.participant.checked(start)
         is_first = before is None
         if before is None:
-            before = self._participant.introduce()
+            before = self.participant.introduce()
             if not before.spans:
                 return offsets.encode(before)
-        member = self._participant.joined(before)
+        member = self.participant.joined(before)
         idle, self._idle = self._idle, None
         idle_until_s: float | None = None
         if idle is not None and self._is_still_idle(member, idle, start):
@@ -146,7 +135,7 @@ class ConsumerLoop:
             if not self._wait_for_news(member, plan, idle_until_s):
                 self._idle = idle if not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps.md 6)
-        raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")
+        raise Unavailable(f"the state of the group of {self.participant.name} does not hold still: try again")
 
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
         """What `planned_batch` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
@@ -158,32 +147,35 @@ class ConsumerLoop:
         and `Unavailable` if the doubt stays.
         """
         self._asked_s = self._effects.now_s()
-        after = self._participant.checked(end, to_read=True)
+        after = self.participant.checked(end, to_read=True)
         wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
             if (last := self._last) is None or last.end != after or not self._is_still_mine(last):
-                last = self._last = self._repeated(self._participant.checked(start), after, wanted)
-                head = self._participant.fresh_head(after, complete=False)
+                last = self._last = self._repeated(self.participant.checked(start), after, wanted)
+                head = self.participant.fresh_head(after, complete=False)
                 if last.spans:
                     self._origins.require(head, (after.origin,))
                     continue  # confirm it: a process may stand still anywhere
             if not (spans := self.acknowledgements.to_give(last.spans)):
                 return nothing
             planned = plan(self.queue.head, spans)
-            if self._participant.is_alive(last.instance):
+            if self.participant.is_alive(last.instance):
                 self._last = replace(last, planned=True)
                 self.acknowledgements.given_out.add(spans)
                 return planned
-        raise Unavailable(f"{self._participant.name} loses its lease while it plans a batch: try again")
+        raise Unavailable(f"{self.participant.name} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress: queue, group, flow, and of each partition that it has epoch, end and lag."""
-        if (view := self._participant.view) is None or self.queue.etag is None:
+        if (view := self.participant.view) is None or self.queue.etag is None:
             return None
-        partitions = planning.progress(view, self.queue.head, self._reached)
-        told = {"queue": self.queue.name, "flow": self._participant.flow, "partitions": partitions}
+        ends, partitions = self.queue.head.next, {}
+        for p, claim in view.claims.items():
+            end = at(ends, p)
+            partitions[str(p)] = {"epoch": claim.epoch, "end": end, "lag": end - self._reached.get(p, claim.position)}
+        told = {"queue": self.queue.name, "flow": self.participant.flow, "partitions": partitions}
         return told if self._group is None else {**told, "group": self._group.name, "notify": self.notify}
 
     def wake(self) -> None:
@@ -193,7 +185,7 @@ class ConsumerLoop:
     def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:
         """As far as is known nothing has happened since a whole look."""
         news = idle.start != start or self._woken or member.has_news
-        return not news and self._participant.is_alive(member.instance)
+        return not news and self.participant.is_alive(member.instance)
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
@@ -201,28 +193,28 @@ class ConsumerLoop:
         """While Spark is busy with a batch: see a pause, write down what is due, give up what is lost; and leave the
         group if Spark has not asked for `maxPollInterval`. Raises as `next_end` does, `Unavailable` at once.
         """
-        member = self._participant.bound_member()
+        member = self.participant.bound_member()
         if member is None:
             return
         limit_s = self._group.max_poll_interval_s if self._group is not None else None
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
             advice = "if it works, its maxPollInterval is too short, and all that it works on comes again"
-            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._participant.name, silent_s, advice)
+            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self.participant.name, silent_s, advice)
             member.unbind()
             return
-        self._participant.seen(member.observe())
+        self.participant.seen(member.observe())
 
     def complete(self, digest: str) -> None:
         """The listener's word: the batch up to the end with this digest is complete. Raises as `look_while_busy`."""
-        last, member = self._last, self._participant.bound_member()
+        last, member = self._last, self.participant.bound_member()
         if last is not None and member is not None and last.end.digest == digest:
             self.acknowledgements.complete(member, last.end)
 
     def stop(self) -> None:
         """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
-        if self._participant.member is not None:
-            self._participant.member.unbind()
+        if self.participant.member is not None:
+            self.participant.member.unbind()
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -233,7 +225,7 @@ class ConsumerLoop:
         if before is not None:
             self.acknowledgements.complete(member, before)
         self.acknowledgements.leave_out(member, reached, view, missed)
-        return self._participant.seen(view)
+        return self.participant.seen(view)
 
     def _missed_by(self, before: BatchEnd) -> frozenset[int]:
         """The partitions that the batch up to `before` left out, where the checkpoints do not say it."""
@@ -245,7 +237,7 @@ class ConsumerLoop:
     def _planned(
         self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
     ) -> BatchPlan:
-        head = self._participant.fresh_head(before)
+        head = self.participant.fresh_head(before)
         self._pace.looked(self._effects.now_s())
         keeps = self._options.keep_offsets
         self._origins.require(head, planning.relied_on(before, view.claims, keeps))
@@ -280,8 +272,7 @@ class ConsumerLoop:
                 unacknowledged=unacknowledged,  # which holds with every trigger
             ),
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
-            fail_on_data_loss=self._options.fail_on_data_loss,
-            warn=_log.warning,
+            losses=Losses(self._options.fail_on_data_loss, _log.warning),
             missed=missed,
         )
 
@@ -326,7 +317,7 @@ class ConsumerLoop:
     def _waits_for_share(self, view: View, target: AvailableNowTarget) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
         waits = target.is_waited_for(
-            self._participant.name,
+            self.participant.name,
             view,
             self._reached,
             self.queue.head,
@@ -341,30 +332,30 @@ class ConsumerLoop:
 
     def _is_still_mine(self, last: Announced) -> bool:
         """A guard: everything that was announced, in the same instance's name, by a look at the group made now."""
-        member = self._participant.bound_member()
+        member = self.participant.bound_member()
         if member is None or member.instance != last.instance:
             return False
-        view = self._participant.seen(self._store_retry.call(member.confirm))
+        view = self.participant.seen(self._store_retry.call(member.confirm))
         held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
-        return held and self._participant.is_alive(last.instance)
+        return held and self.participant.is_alive(last.instance)
 
     def _repeated(self, before: BatchEnd | None, after: BatchEnd, wanted: Spans) -> Announced:
         """Of `wanted` what is still this flow's, announced. With `ackMode=manual` nothing of what another process or
         instance has announced: it comes again in the next batches, in order with all that is not acknowledged.
         """
-        member = self._participant.joined(after, complete=False)
+        member = self.participant.joined(after, complete=False)
         last = self._last if self._last is not None and self._last.end == after else None
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._options.session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._store_retry.call(lambda: self._settled(member, before, after, after.spans.keys()))
-            announced = last.spans if last is not None and self._participant.is_alive(last.instance) else {}
+            announced = last.spans if last is not None and self.participant.is_alive(last.instance) else {}
             if self._options.manual_acks and not announced:
-                _log.info("%s: what is not acknowledged comes again", self._participant.name)
+                _log.info("%s: what is not acknowledged comes again", self.participant.name)
                 self.acknowledgements.given_out.void(wanted.keys())
                 return Announced(end=after, spans={}, instance=member.instance)
-            found = self._store_retry.call(partial(repetition, wanted, view, self._participant.checkpoint, announced))
+            found = self._store_retry.call(partial(repetition, wanted, view, self.participant.checkpoint, announced))
             if not found.doubtful:
                 ends = {
                     p: max(span.to, view.claims[p].position) for p, span in found.held.items() if p not in announced
@@ -375,12 +366,12 @@ class ConsumerLoop:
                             note = partial(self._missed.note, after.digest, found.moved, after.queue_id)
                             self._store_retry.call(note)
                         _log.warning(
-                            "%s repeats a batch without partitions %s", self._participant.name, sorted(found.moved)
+                            "%s repeats a batch without partitions %s", self.participant.name, sorted(found.moved)
                         )
                     return Announced(end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
-                    f"{self._participant.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
+                    f"{self.participant.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
                     f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
                     "the query again"
                 )

@@ -23,7 +23,6 @@ from partq_spark.group.ownership import import_client
 from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.notify import Mailbox, Message, is_taken
-from partq_spark.query.participant import beat_interval_s
 from partq_spark.query.settings import SourceOptions
 
 BUSY_LOOK_S: Final = 0.5
@@ -66,7 +65,7 @@ class ConsumerProcess:
         self._mailbox: Mailbox | None = None
         self._is_without_mailbox = not mailbox  # or it was tried, and said
         self._liveness = liveness if liveness is not None else Liveness(parent=os.getppid())
-        beat_s = beat_interval_s(options.group, options.target.store)
+        beat_s = self._consumer.participant.settings.beat_interval_s
         self._heartbeat = HeartbeatThread(self._beat, beat_s, self._liveness, name="the query")
         if is_flow:
             self._heartbeat.start()
@@ -100,7 +99,7 @@ class ConsumerProcess:
     def release(self, process: str, positions: Mapping[int, RoundPosition]) -> None:
         """The application gives back what it was given: what of it is not acknowledged comes again."""
         with self._monitor:
-            if (member := self._consumer.bound_member) is not None:
+            if (member := self._consumer.participant.bound_member()) is not None:
                 with suppress(Unavailable):  # or what was acknowledged and is not written down comes again, too
                     member.flush()
             self._consumer.acknowledgements.given_out.refuse(process, positions, ())
@@ -132,7 +131,7 @@ class ConsumerProcess:
     # --- threads ------------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        member = self._consumer.member
+        member = self._consumer.participant.member
         if member is not None:
             member.beat()
 
@@ -141,7 +140,7 @@ class ConsumerProcess:
         if self._options.group is not None:
             import_client(self._options.group.ownership)  # while Spark has its first and empty batch
         while not self._stopping.wait(_LEAST_PAUSE_S):
-            member, news = self._consumer.bound_member, True
+            member, news = self._consumer.participant.bound_member(), True
             try:
                 if member is None:
                     self._stopping.wait(BUSY_LOOK_S)
@@ -156,8 +155,8 @@ class ConsumerProcess:
                 if news or not self._is_looked_after:
                     self._look()
         self._left.wait(STOP_WAIT_S)
-        if self._consumer.member is not None:
-            self._consumer.member.close()  # here, because this thread waits for news by its connections
+        if self._consumer.participant.member is not None:
+            self._consumer.participant.member.close()  # here, because this thread waits for news by its connections
 
     def _look(self) -> None:
         """With the monitor."""
@@ -166,7 +165,7 @@ class ConsumerProcess:
             self._monitor.notify_all()
         elif not self._stopping.is_set() and self._is_living:
             try:
-                if self._consumer.bound_member is not None and (reason := self._deserted()):
+                if self._consumer.participant.bound_member() is not None and (reason := self._deserted()):
                     _log.warning("%s leaves: %s", self._consumer.address, reason)
                     self._consumer.stop()
                 self._consumer.look_while_busy()
@@ -198,7 +197,7 @@ class ConsumerProcess:
         if self._mailbox is not None:
             self._mailbox.close()
         try:
-            member = self._consumer.bound_member
+            member = self._consumer.participant.bound_member()
             is_alive = member is not None and member.lease_left_s() > 0  # else another process may have the name
             if not is_alive and is_taken(address):
                 return
@@ -215,23 +214,20 @@ class ConsumerProcess:
         if not self._monitor.acquire(timeout=BUSY_WAIT_S):
             raise Unavailable("the reader process waits for a store that does not answer: ask again later")
         try:
-            return self._handled(message)
+            match message["do"]:
+                case "complete":
+                    try:
+                        self._consumer.complete(str(message["end"]))
+                    finally:
+                        self._look()
+                    return None
+                case "in_hand":
+                    return self._consumer.acknowledgements.in_hand()
+                case "acknowledge":
+                    positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
+                    still = self.acknowledge(str(message["process"]), positions)
+                    return {"still": sorted(still)}
+                case other:
+                    raise Invalid(f"{other!r} is not known to this version of partq")
         finally:
             self._monitor.release()
-
-    def _handled(self, message: Message) -> Message | None:
-        match message["do"]:
-            case "complete":
-                try:
-                    self._consumer.complete(str(message["end"]))
-                finally:
-                    self._look()
-                return None
-            case "in_hand":
-                return self._consumer.acknowledgements.in_hand()
-            case "acknowledge":
-                positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
-                still = self.acknowledge(str(message["process"]), positions)
-                return {"still": sorted(still)}
-            case other:
-                raise Invalid(f"{other!r} is not known to this version of partq")

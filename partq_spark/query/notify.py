@@ -103,7 +103,8 @@ class Mailbox:
                 return  # closed
             with connection, contextlib.suppress(OSError):  # the other end has gone
                 connection.settimeout(_PATIENCE_S)
-                answer = self._answered(_read_line(connection))
+                with connection.makefile("rb") as lines:
+                    answer = self._answered(lines.readline(_MOST_BYTES))
                 if answer is not None:
                     connection.sendall(_line(answer))
 
@@ -227,11 +228,6 @@ def _inode(path: str) -> int:
         return os.stat(path).st_ino  # noqa: PTH116 - asked for each answer that is late
     except OSError:
         return 0
-
-
-def _read_line(connection: socket.socket) -> bytes:
-    with connection.makefile("rb") as lines:
-        return lines.readline(_MOST_BYTES)
 
 
 def _checked(answer: Message) -> Message:

@@ -82,14 +82,13 @@ class BatchEnd:
 
 def encode(end: BatchEnd) -> dict[str, Any]:
     """The offset as Spark writes it down; equal ends have equal JSON text."""
-    count = {} if end.deliveries is None else {"n": end.deliveries}
     return {
         "v": VERSION,
         "queue": end.queue_id,
         "group": end.group,
         **({"since": end.since} if end.group is not None else {}),
         "flow": end.flow,
-        **count,
+        **({"n": end.deliveries} if end.deliveries is not None else {}),
         **({"publish": list(end.origin)} if end.origin is not None else {}),
         "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
     }

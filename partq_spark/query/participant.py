@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from partq_spark.base.effects import Effects, in_a_row, side_by_side
 from partq_spark.base.errors import Fenced, Invalid
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.claims import Claim, Position, Standing, View
-from partq_spark.group.documents.urls import STORE
-from partq_spark.group.membership import GroupInQueue, Membership
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Standing, View
+from partq_spark.group.membership import GroupInQueue, Membership, SessionSettings, is_paid
+from partq_spark.group.model import Checkpoint
 from partq_spark.group.ownership import open_ownership
-from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.solo import SoloSession
+from partq_spark.group.session import Session
+from partq_spark.group.solo import EPOCH, EveryPartition, SoloSession
 from partq_spark.log import groups
 from partq_spark.log.connect import shared_store
-from partq_spark.log.model import Head, Origin, at
+from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchEnd, BatchSpan, rewind_command
@@ -42,40 +42,11 @@ MOST_PLACES: Final = 50
 _log = logging.getLogger("partq.flow")
 
 
-BEAT_S = 1.0
 STORE_RETRY_S = 2.0
 """How long the stores themselves try again: not for long, because their callers go on trying."""
 
-CHECKPOINT_INTERVAL_S = 1.0
-PAID_CHECKPOINT_INTERVAL_S = 10.0
-"""The defaults: a write costs next to nothing on a disk, and a request elsewhere."""
-
-VERIFY_S = 30.0
-"""Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
-each delivery anyway.
-"""
-
 MOST_AT_ONCE = 16
 """Checkpoints that are written side by side where each write takes a request."""
-
-
-def starting_place(options: SourceOptions) -> Boundary:
-    """Where a query begins that has read nothing yet."""
-    return options.start or Boundary(edge="latest")
-
-
-def beat_interval_s(group: GroupOptions | None, store_url: str) -> float:
-    """Seconds between two heartbeats. With Redis and on a disk they cost next to nothing; as objects each is a write,
-    and four in a session timeout are enough.
-    """
-    if group is None or group.ownership != STORE or not is_paid(store_url):
-        return BEAT_S
-    return max(BEAT_S, group.session_timeout_s / 4)
-
-
-def is_paid(store_url: str) -> bool:
-    """Whether each request to the store costs money."""
-    return store_url.startswith("azure:")
 
 
 class Participant:
@@ -87,6 +58,11 @@ class Participant:
         self._queue = queue
         self._options = options
         self._group = group = options.group
+        self.settings = SessionSettings()
+        if group is not None:
+            said = group.session_timeout_s, group.checkpoint_interval_s
+            self.settings = SessionSettings.at(options.target.store, group.ownership, *said)
+        self._start = options.start or Boundary(edge="latest")
         self._effects = effects
         what = str(queue) if group is None else f"group {group.name!r} of {queue}"
         self.store_retry = StoreRetry(options.target.retry_timeout_s, effects, what)
@@ -107,7 +83,7 @@ class Participant:
         """
         if self._group is None:
             head = self._queue.refresh()
-            start = planning.resolve(head, starting_place(self._options), "startingOffsets", self._queue.offsets_at)
+            start = planning.resolve(head, self._start, "startingOffsets", self._queue.offsets_at)
             spans = {partition: BatchSpan(EPOCH, offset, offset, 0) for partition, offset in start.items()}
             return BatchEnd(queue_id=head.queue_id, spans=spans)
         self._create_group(self._group)
@@ -124,7 +100,7 @@ class Participant:
         """
         queue, options = self._queue, self._options
         head = queue.refresh()
-        place = starting_place(options)
+        place = self._start
         groups.require_ownership(head, group.name, group.ownership, store=queue.store.url)
         found = head.groups.get(group.name)
         if found is None:
@@ -168,11 +144,16 @@ class Participant:
         way; `Fenced` if it was removed and made again while this process was a flow of it. `complete`: whether the
         batch up to `known` is.
         """
-        head = self._queue.refresh() if self._group is not None else self._queue.head
-        offsets.require_same_queue(known, head.queue_id, str(self._queue))
+        head = self._looked(known, fresh=self._group is not None)
         if self._group is not None:
             self._require_same_life(head, known, self._group, complete=complete)
             groups.require_ownership(head, self._group.name, self._group.ownership, store=self._queue.store.url)
+        return head
+
+    def _looked(self, known: BatchEnd, *, fresh: bool = True) -> Head:
+        """The head, read again if it has to be `fresh`; of the queue of `known`, or this raises `Invalid`."""
+        head = self._queue.refresh() if fresh else self._queue.head
+        offsets.require_same_queue(known, head.queue_id, str(self._queue))
         return head
 
     def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
@@ -197,7 +178,8 @@ class Participant:
     def _member(self, known: BatchEnd, *, complete: bool) -> Membership:
         group = self._group
         if group is None:
-            return EveryPartition(self._queue, known, self._effects)
+            begins = {partition: span.start for partition, span in known.spans.items()}
+            return EveryPartition(partial(self._looked, known), begins, self._effects)
         found = self.fresh_head(known, complete=complete).groups[group.name]
         if found.ownership is None:
             groups.join(self._queue, group.name, found.since_sequence, group.ownership)
@@ -211,17 +193,8 @@ class Participant:
         self._checkpoints = checkpoints = found.checkpoints(
             shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s)), effects
         )
-        interval_s = group.checkpoint_interval_s
-        if interval_s is None:
-            interval_s = PAID_CHECKPOINT_INTERVAL_S if paid else CHECKPOINT_INTERVAL_S
-        settings = SessionSettings(
-            session_timeout_s=group.session_timeout_s,
-            beat_interval_s=beat_interval_s(group, queue.store.url),
-            checkpoint_interval_s=interval_s,
-            verify_interval_s=max(interval_s, VERIFY_S if paid else BEAT_S),
-            keep_offsets=group.keep_offsets,
-            max_unacknowledged=self._options.max_delivered_unacked,
-        )
+        bound = self._options.max_delivered_unacked
+        settings = replace(self.settings, keep_offsets=group.keep_offsets, max_unacknowledged=bound)
         run = side_by_side(ThreadPoolExecutor(MOST_AT_ONCE, "partq checkpoints")) if paid else in_a_row
         if group.ownership == "none":
             return SoloSession(found, checkpoints, flow, settings, effects, run)
@@ -267,68 +240,3 @@ def _places(known: BatchEnd, partitions: int, *, complete: bool) -> str | None:
     if len(places) == partitions:
         return f"to go on where this query was, give it startingOffsets={text} and a new checkpoint location"
     return f"of its own partitions this query was at {text}"
-
-
-# --- a query without a group ------------------------------------------------------------------------------------------
-
-# A query without a group: every partition of the queue is its own, at epoch 0 (CHK-07).
-#
-# Its membership grants everything and verifies nothing. It reads the queue's head and nothing else: no checkpoint, no
-# ownership, no name. How far the query is stands in Spark's own checkpoint alone, so any number of such queries may
-# run.
-
-
-EPOCH: Final = 0
-_INSTANCE: Final = "alone"  # nobody asks which one
-
-
-class EveryPartition(Membership):
-    """Without a group: nobody listens, and nothing is ever in hand, because Spark asks for a batch when the one before
-    is complete. `known` is where the query is by its Spark checkpoint. A partition that the query
-    knows stays its own even if the queue, restored from an older copy, does not have it: then it is told what is lost.
-    """
-
-    def __init__(self, queue: QueueLog, known: BatchEnd, effects: Effects) -> None:
-        self._queue = queue
-        self._known = known
-        self._effects = effects
-        self._done = {partition: span.start for partition, span in known.spans.items()}
-        self._partitions = 1 + max(known.spans, default=-1)
-
-    @property
-    def instance(self) -> str:
-        return _INSTANCE
-
-    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> View:
-        return self.observe()
-
-    def observe(self) -> View:
-        """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""
-        head = self._queue.refresh()
-        offsets.require_same_queue(self._known, head.queue_id, str(self._queue))
-        self._partitions = max(self._partitions, len(head.earliest))
-        # From the earliest message on, unless the Spark checkpoint says more.
-        begins = {partition: at(head.earliest, partition) for partition in range(self._partitions)}
-        claims = {
-            p: Claim(partition=p, epoch=EPOCH, position=begin, acknowledged=0, redelivered_below=0, paused=False)
-            for p, begin in begins.items()
-        }
-        return View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
-
-    def deliver(self, ends: Mapping[int, int]) -> bool:
-        return True
-
-    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None = None) -> frozenset[int]:
-        """What others wait for while the partition count changes (RES-03). It is written down nowhere."""
-        self._done.update({partition: position.offset for partition, position in positions.items()})
-        return frozenset(positions)
-
-    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        return {partition: self._done.get(partition, 0) for partition in partitions}
-
-    def lease_left_s(self) -> float:
-        return math.inf
-
-    def wait_news(self, timeout_s: float) -> bool:
-        self._effects.sleep(timeout_s)
-        return False

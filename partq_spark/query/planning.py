@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
@@ -116,41 +116,47 @@ def between(
     return {partition: BatchSpan(0, offset, ends[partition], 0) for partition, offset in starts.items()}
 
 
-def continued(
-    head: Head, reached: PartitionOffsets, *, fail_on_data_loss: bool, warn: Callable[[str], None]
-) -> dict[int, int]:
+class Losses(NamedTuple):
+    """What becomes of messages that a query counts on and the log has no more: an error, or a warning, where that may
+    be (failOnDataLoss).
+    """
+
+    fail: bool
+    warn: Callable[[str], None]
+
+    def found(self, lost: str, hint: str) -> None:
+        """Raises `ObjectMissing`, or warns."""
+        if self.fail:
+            raise ObjectMissing(f"{lost}: {hint}")
+        self.warn(f"{lost}: skipped (failOnDataLoss=false)")
+
+
+def continued(head: Head, reached: PartitionOffsets, losses: Losses) -> dict[int, int]:
     """Where a query goes on, in every partition that the queue has: one that `reached` does not name begins at its
     beginning. No position is outside of what the log keeps.
 
     A position whose next message has been trimmed moves to the earliest one, and one beyond the end (the store was
-    restored from an older copy) to the end; either is a loss, `ObjectMissing` if that may not be (failOnDataLoss).
+    restored from an older copy) to the end; either is a loss.
     """
     result = {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
     for partition, offset in reached.items():
         earliest = at(head.earliest, partition)
-        _check_kept(head, partition, offset, max(offset, earliest), fail_on_data_loss, warn)
+        _check_kept(head, partition, offset, max(offset, earliest), losses)
         if partition in result:
             result[partition] = min(max(offset, earliest), head.next[partition])
     return result
 
 
-def _check_kept(
-    head: Head, partition: int, start: int, to: int, fail_on_data_loss: bool, warn: Callable[[str], None]
-) -> None:
-    """Raises `ObjectMissing` if the log has not all of these messages, or warns, if that may be (failOnDataLoss)."""
+def _check_kept(head: Head, partition: int, start: int, to: int, losses: Losses) -> None:
+    """It is a loss if the log has not all of these messages."""
     earliest, end = min(to, at(head.earliest, partition)), at(head.next, partition)
     where = f"of partition {partition} of queue {head.queue!r}"
     if to > end:
-        lost = f"offsets up to {to} {where} are expected, it ends at {end}"
         hint = "was the store restored from an older copy? start at another place, or set failOnDataLoss=false"
+        losses.found(f"offsets up to {to} {where} are expected, it ends at {end}", hint)
     elif start < earliest:
-        lost = f"offsets {start} to {earliest} {where} have been trimmed"
         hint = "start again from `earliest`, or set failOnDataLoss=false to skip them"
-    else:
-        return
-    if fail_on_data_loss:
-        raise ObjectMissing(f"{lost}: {hint}")
-    warn(f"{lost}: skipped (failOnDataLoss=false)")
+        losses.found(f"offsets {start} to {earliest} {where} have been trimmed", hint)
 
 
 def begin(
@@ -171,7 +177,7 @@ def begin(
 
     Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves, and what this query has completed is not
     read again, even if the partition was somebody else's meanwhile. Partitions in `missed` were left out of the last
-    batch (`group.missed_partitions`): their span comes again, marked.
+    batch (`group.left_out`): their span comes again, marked.
     """
     known = before.spans.get(claim.partition)
     if known is not None and known.epoch == claim.epoch:
@@ -256,8 +262,7 @@ def planned_batch(
     waits: Callable[[Mapping[int, int]], Mapping[int, LayoutWait]] = lambda _: {},
     limits: BatchLimits,
     entries: Callable[[Ranges], Iterable[Entry]],
-    fail_on_data_loss: bool,
-    warn: Callable[[str], None],
+    losses: Losses,
     missed: Collection[int] = (),
 ) -> BatchPlan:
     """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
@@ -269,7 +274,7 @@ def planned_batch(
     begins = {p: begin(claim) for p, claim in view.claims.items() if p < len(head.next)}
     deliverable = view.deliverable
     ready = {p: span.to for p, span in begins.items() if p in deliverable}
-    starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
+    starts = _without_lost(head, ready, before, losses)
     ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}
     waiting = waits(starts)
     barred = frozenset(p for p, wait in waiting.items() if wait.until < ends[p])
@@ -297,9 +302,7 @@ def _end(head: Head, target: Mapping[int, int] | None, partition: int, offset: i
     return max(offset, end if target is None else min(end, target.get(partition, 0)))
 
 
-def _without_lost(
-    head: Head, ready: Mapping[int, int], before: BatchEnd, fail_on_data_loss: bool, warn: Callable[[str], None]
-) -> dict[int, int]:
+def _without_lost(head: Head, ready: Mapping[int, int], before: BatchEnd, losses: Losses) -> dict[int, int]:
     """`ready`, from the earliest message on. A group that is beyond the end is put right by somebody; a query without
     one is where its Spark checkpoint says, also in partitions that an older copy of the queue does not have.
     """
@@ -311,35 +314,21 @@ def _without_lost(
                 f"ends at {head.next[partition]}: was the store restored from an older copy? Go back with `partq "
                 "checkpoints rewind`"
             )
-    moved = continued(head, {**known, **ready}, fail_on_data_loss=fail_on_data_loss, warn=warn)
+    moved = continued(head, {**known, **ready}, losses)
     return {partition: moved[partition] for partition in ready}
-
-
-def progress(view: View, head: Head, reached: Mapping[int, int]) -> dict[str, dict[str, int]]:
-    """For `lastProgress`: of each partition its epoch, its end, and how many messages the flow is behind it."""
-    return {
-        str(p): {
-            "epoch": claim.epoch,
-            "end": at(head.next, p),
-            "lag": at(head.next, p) - reached.get(p, claim.position),
-        }
-        for p, claim in view.claims.items()
-    }
 
 
 def log_view(head: Head, spans: Spans, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> tree.LogView:
     """The part of the log that leads to `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     ranges = {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to}
-    return tree.view(head, untrimmed(head, ranges, fail_on_data_loss=fail_on_data_loss, warn=warn))
+    return tree.view(head, untrimmed(head, ranges, Losses(fail_on_data_loss, warn)))
 
 
-def untrimmed(
-    head: Head, spans: Ranges, *, fail_on_data_loss: bool, warn: Callable[[str], None]
-) -> dict[int, tuple[int, int]]:
-    """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""
+def untrimmed(head: Head, spans: Ranges, losses: Losses) -> dict[int, tuple[int, int]]:
+    """`spans` with what has been trimmed taken out, which is a loss."""
     result: dict[int, tuple[int, int]] = {}
     for partition, (start, to) in spans.items():
-        _check_kept(head, partition, start, to, fail_on_data_loss, warn)
+        _check_kept(head, partition, start, to, losses)
         if partition < len(head.next):
             kept = min(to, head.next[partition])
             result[partition] = (min(max(start, head.earliest[partition]), kept), kept)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.base.retry import Retry
+from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.claims import Standing, View
 from partq_spark.log.model import Head, at
 
@@ -47,20 +47,18 @@ class StoreRetry:
     def call(self, call: Callable[[], T]) -> T:
         """What `call` returns. Raises its `Unavailable` when `limit_s` is over, anything else at once."""
         retry = Retry(first_s=0.05, most_s=1.0, timeout_s=self._limit_s)
+        backoff = Backoff(retry, self._effects)
         said: set[str] = set()  # what cannot be reached at first may answer later that it refuses the user
         while True:
             try:
                 result = call()
             except Unavailable as error:
-                now_s = self._effects.now_s()
-                retry.failed(now_s - error.tried_s)  # the store's own tries are part of the same trouble
+                if retry.since_s is None:  # the store's own tries are part of the same trouble
+                    retry.since_s = self._effects.now_s() - error.tried_s
                 if str(error) not in said and len(said) < MOST_REASONS:
                     said.add(str(error))
                     _log.warning("%s: nothing is delivered until the store answers again: %s", self._what, error)
-                pause_s = retry.pause_s(now_s, self._effects.uniform)
-                if pause_s is None:
-                    raise
-                self._effects.sleep(pause_s)
+                backoff.pause(error)
             else:
                 if retry.failures:
                     _log.warning("%s: the store answers again, going on", self._what)

@@ -7,7 +7,7 @@ import pkgutil
 import pytest
 
 import partq as api
-from partq_spark.group.checkpoint import UNBOUNDED
+from partq_spark.group.model import UNBOUNDED
 from tests.cli.groups import Group
 from tests.support.command_line import Partq
 

@@ -20,10 +20,10 @@ from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.lifecycle import checkpoints_of
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
+from partq_spark.group.model import Checkpoint, FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin, groups
 from partq_spark.log.model import Head, QueueConfig

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import pytest
 
+from coordinator.acting import MOST_WORDS, STUCK_AFTER_S, Carried, Fences
 from coordinator.core.events import CheckpointAhead, Event, FenceStuck, PartitionFenced
-from coordinator.fences import MOST_WORDS, STUCK_AFTER_S, Carried, Fences
 from coordinator.logs import Log
 from partq_spark.base.effects import in_a_row
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.group.checkpoint import UNBOUNDED
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.model import Owner, Partition, Phase
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import UNBOUNDED, Checkpoint, Owner, Partition, Phase
 from partq_spark.objects.memory import MemoryStore
 from tests.coordinator.runtimes import KEY, Lines
 

@@ -14,9 +14,8 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Fenced, Invalid, PartqError, Unavailable
-from partq_spark.group.checkpoint import UNBOUNDED
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused, NotDrained
-from partq_spark.group.model import Owner
+from partq_spark.group.checkpoints import CheckpointStore, FenceRefused, NotDrained
+from partq_spark.group.model import UNBOUNDED, Checkpoint, Owner
 from partq_spark.objects.api import ObjectStore
 from tests.group.ownership.conftest import KEY
 from tests.objects.conftest import memory_store

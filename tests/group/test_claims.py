@@ -16,7 +16,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import Life
-from partq_spark.group.key_order import LOOK_S, KeyOrder
+from partq_spark.group.left_out import LOOK_S, KeyOrder
 from partq_spark.group.membership import GroupInQueue, SessionSettings
 from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
 from partq_spark.group.solo import SoloSession

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import CHECKSUM, checksum, sealed
 from partq_spark.group.codec import decode_state, encode_lease, encode_state
-from partq_spark.group.documents.api import Found
+from partq_spark.group.documents import Found
 from partq_spark.group.model import (
     Flow,
     GroupSettings,

@@ -20,9 +20,9 @@ from redis import Redis
 
 from partq_spark.base.errors import Corrupt, Fenced, Invalid
 from partq_spark.base.json_documents import sealed
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state, encode_state
-from partq_spark.group.model import GroupSettings, GroupState, Lease, OwnershipRecord
+from partq_spark.group.model import Checkpoint, GroupSettings, GroupState, Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects.api import Document
 from partq_spark.objects.local import LocalStore

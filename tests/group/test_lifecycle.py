@@ -13,10 +13,9 @@ import pytest
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group import lifecycle
-from partq_spark.group.checkpoints import Checkpoint
+from partq_spark.group.left_out import MOST_ENDS, MissedPartitions, missed_folder
 from partq_spark.group.lifecycle import Remains, checkpoints_of, require_no_flow
-from partq_spark.group.missed_partitions import MOST_ENDS, MissedPartitions, missed_folder
-from partq_spark.group.model import Owner
+from partq_spark.group.model import Checkpoint, Owner
 from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin, groups
 from partq_spark.log.model import MAX_PARTITIONS

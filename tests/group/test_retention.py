@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from partq_spark.group import lifecycle, rewinding
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
+from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
 from partq_spark.group.lifecycle import checkpoints_of, progress_of
-from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.model import Checkpoint, GroupKey, Owner
 from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back, retain
 from partq_spark.group.rewinding import Goal, Gone
 from partq_spark.log import admin, compaction, groups, housekeeping

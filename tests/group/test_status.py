@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import (
+    Checkpoint,
     Flow,
     FlowRecord,
     GroupSettings,

@@ -17,10 +17,10 @@ from typing import Final
 
 MODULES: Final = (
     *(f"partq_spark/log/{name}.py" for name in ("publish", "tree", "layouts", "housekeeping", "compaction")),
-    *(f"partq_spark/group/{name}.py" for name in ("claims", "checkpoints", "key_order", "binding")),
+    *(f"partq_spark/group/{name}.py" for name in ("claims", "checkpoints", "left_out", "binding")),
     *(f"partq_spark/query/{name}.py" for name in ("planning", "batches", "offsets", "manual")),
     "coordinator/core",
-    *(f"coordinator/{name}.py" for name in ("fences", "leadership")),
+    *(f"coordinator/{name}.py" for name in ("acting", "leadership")),
     *(f"partq_spark/client/{name}.py" for name in ("consumer", "publisher")),
 )
 """The deciding modules; each gives as many mutants as another, if it has so many."""

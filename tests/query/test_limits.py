@@ -16,6 +16,7 @@ from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query import limits, planning
 from partq_spark.query.limits import BatchLimits, Unacknowledged
+from partq_spark.query.planning import Losses
 from partq_spark.query.settings import Boundary
 
 T = TypeVar("T")
@@ -244,7 +245,7 @@ def test_a_query_reads_exactly_what_can_still_be_read_and_goes_on_where_somethin
 ) -> None:
     present = head(*(there for there, _ in cases))
     spans = dict(enumerate(wanted for _, wanted in cases))
-    kept, told = either(lambda fails, warn: planning.untrimmed(present, spans, fail_on_data_loss=fails, warn=warn))
+    kept, told = either(lambda fails, warn: planning.untrimmed(present, spans, Losses(fails, warn)))
     lost = 0
     for partition, ((earliest, end), (start, to)) in enumerate(cases):
         readable = {offset for offset in range(start, to) if earliest <= offset < end}
@@ -252,7 +253,7 @@ def test_a_query_reads_exactly_what_can_still_be_read_and_goes_on_where_somethin
         lost += (to - start != len(readable)) or to > end
     assert told == lost
     reached = {partition: to for partition, (_, to) in spans.items()}
-    at, told = either(lambda fails, warn: planning.continued(present, reached, fail_on_data_loss=fails, warn=warn))
+    at, told = either(lambda fails, warn: planning.continued(present, reached, Losses(fails, warn)))
     assert at == {p: min(max(reached[p], earliest), end) for p, ((earliest, end), _) in enumerate(cases)}
     assert told == sum(at[p] != reached[p] for p in at)
 
@@ -269,14 +270,14 @@ def test_a_query_reads_exactly_what_can_still_be_read_and_goes_on_where_somethin
 def test_what_is_gone_is_named(spans: list[tuple[int, int]], reached: dict[int, int], says: str | None) -> None:
     present = head(*spans)
     if says is None:
-        assert planning.continued(present, reached, fail_on_data_loss=True, warn=print) == {0: 9, 1: 3}
+        assert planning.continued(present, reached, Losses(True, print)) == {0: 9, 1: 3}
         return
     with pytest.raises(ObjectMissing, match=says):
-        planning.continued(present, reached, fail_on_data_loss=True, warn=print)
-    assert 4 not in planning.continued(present, reached, fail_on_data_loss=False, warn=lambda _: None)
-    assert 4 not in planning.untrimmed(present, {4: (0, 7)}, fail_on_data_loss=False, warn=lambda _: None)
+        planning.continued(present, reached, Losses(True, print))
+    assert 4 not in planning.continued(present, reached, Losses(False, print))
+    assert 4 not in planning.untrimmed(present, {4: (0, 7)}, Losses(False, print))
     with pytest.raises(ObjectMissing, match="partition 4"):
-        planning.untrimmed(present, {4: (0, 7)}, fail_on_data_loss=True, warn=print)
+        planning.untrimmed(present, {4: (0, 7)}, Losses(True, print))
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from partq_spark.query import offsets
 from partq_spark.query.acknowledgements import GivenOut, RoundPosition
 from partq_spark.query.limits import BatchLimits
 from partq_spark.query.offsets import BatchEnd, BatchSpan
-from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, planned_batch
+from partq_spark.query.planning import BatchPlan, Losses, begin, begin_manual, left_out, planned_batch
 
 HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
 
@@ -54,8 +54,7 @@ def planned(
         target=None,
         limits=BatchLimits(),
         entries=lambda _: (),
-        fail_on_data_loss=True,
-        warn=lambda _: None,
+        losses=Losses(True, print),
         missed=missed,
     )
 

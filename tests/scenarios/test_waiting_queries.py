@@ -33,7 +33,7 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
     """When nothing tells the wait from one that was slept out."""
     query = alone.query("left", ownership="none").begun().drain()
     consumer = query._reader.process._consumer
-    wait, observe, looks, wakes = consumer._wait, consumer.member.observe, list[int](), [True]
+    wait, observe, looks, wakes = consumer._wait, consumer.participant.member.observe, list[int](), [True]
 
     def wait_and_hear(wait_s: float) -> None:
         wait(wait_s)
@@ -45,7 +45,7 @@ def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
         looks.append(1)
         return observe()
 
-    monkeypatch.setattr(consumer.member, "observe", look)
+    monkeypatch.setattr(consumer.participant.member, "observe", look)
     query.trigger()
     looks.clear()
     query.trigger()

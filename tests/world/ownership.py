@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from coordinator.service import Service
 from coordinator.settings import Settings
-from partq_spark.group.documents.api import Announce, DocumentOperation, Remove, Swap, Value
+from partq_spark.group.documents import Announce, DocumentOperation, Remove, Swap, Value
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, import_client, open_ownership
 from partq_spark.log.connect import shared_store

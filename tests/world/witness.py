@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from partq_spark.group.codec import decode_lease, decode_state
-from partq_spark.group.documents.api import Found, Value
+from partq_spark.group.documents import Found, Value
 from partq_spark.group.ownership.encoding import decode_flow, decode_version
 from partq_spark.log.codec import decode_head
 from partq_spark.log.partitioner import partition_of

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from partq_spark.base.effects import store_effects
 from partq_spark.base.errors import Conflict
-from partq_spark.group.documents.api import (
+from partq_spark.group.documents import (
     DocumentOperation,
     Documents,
     Found,

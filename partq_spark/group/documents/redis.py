@@ -14,7 +14,7 @@ import msgspec
 
 from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.documents.api import (
+from partq_spark.group.documents import (
     FOLDERS,
     Announce,
     Audience,

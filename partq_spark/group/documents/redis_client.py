@@ -24,7 +24,7 @@ from redis import exceptions
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.group.documents.api import Reincarnated
+from partq_spark.group.documents import Reincarnated
 from partq_spark.group.documents.redis_script import REBORN, RIGHTS, SCRIPT, SHA
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, RedisUrl
 

@@ -1,22 +1,61 @@
-"""Who has what in a group that several share, and who lives: one implementation (`store`) over a group's documents.
+"""Who has what in a group that several share, and who lives, kept in the group's documents: the state, a heartbeat per
+flow, a lease, and the ownership records of seed 004. One implementation for Redis, objects and memory, and how a
+program opens it. Importing this package imports neither Redis' client nor any SDK.
 
-Here is how a program opens it. What it is kept in is `group.documents`' business. Importing this package imports
-neither Redis' client nor any SDK.
+Every change is conditional and nothing is retried inside, beyond reading again what changed meanwhile. An answer that
+did not come is `Unavailable`: whether the change took place is found out by reading (docs/architecture.md).
+The state's body is opaque here (`codec` makes it).
+
+What it costs, in calls (Redis: one round trip; objects: one request for each operation): a heartbeat is one call, the
+swap of the heartbeat and a conditional read of the state. A flow that delivers looks at the state, by one conditional
+read. A leader's look is one: the lease, a listing of heartbeats and a conditional read of the state. No document is
+written by two processes in turn, except `leader` and `state` when the leader changes, so that no write meets a conflict
+in ordinary times.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
 
-from partq_spark.base.errors import Invalid
-from partq_spark.group.documents.api import Documents, Reincarnated
+from partq_spark.base.effects import Effects
+from partq_spark.base.errors import Conflict, Invalid
+from partq_spark.group.codec import encode_lease
+from partq_spark.group.documents import (
+    Announce,
+    Audience,
+    Documents,
+    Listing,
+    Load,
+    Reincarnated,
+    Remove,
+    Swap,
+)
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
-from partq_spark.group.model import GroupKey
-from partq_spark.group.ownership.encoding import HEAD, Pulse, Seen, StateDocument
-from partq_spark.group.ownership.store import Ownership
+from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.ownership.encoding import (
+    BEATS,
+    HEAD,
+    LEADER,
+    OWNERSHIP,
+    STATE,
+    Pulse,
+    Seen,
+    StateDocument,
+    decode_leader,
+    decode_ownership,
+    encode_ownership,
+    encode_version,
+    lease_changed,
+    ownership_name,
+)
+from partq_spark.group.ownership.flows import DocumentRegister, Flows
 from partq_spark.objects import ObjectStore
+from partq_spark.objects.api import UNCHANGED, Unchanged
 
 __all__ = [
     "HEAD",
@@ -28,6 +67,192 @@ __all__ = [
     "import_client",
     "open_ownership",
 ]
+
+_CLAIMS_AT_ONCE: Final = 1000
+"""Redis does nothing else while a call runs; 1,000 claims take it some milliseconds."""
+
+_TRIES: Final = 4
+"""How often a renewal is sent: at first as the lease was seen last, then after it was read."""
+
+
+class Ownership(Flows):
+    """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
+
+    `documents` tell where all of it lies, how often to look, and which life of the store this is; `effects` is for the
+    times and claims of ownership records.
+    """
+
+    def __init__(self, documents: Documents, effects: Effects | None = None) -> None:
+        super().__init__(documents)
+        self._effects = effects if effects is not None else Effects()
+
+    def __repr__(self) -> str:
+        return f"Ownership({self.documents!r})"
+
+    def close(self) -> None:
+        """Give back connections; the store is not used afterwards."""
+        self.documents.close()
+
+    def _lease(self, key: GroupKey) -> DocumentRegister[Lease]:
+        return self._register(key, LEADER, decode_leader)
+
+    # --- the group's state: changed by the leader ---------------------------------------------------------------------
+
+    def read_state(
+        self, key: GroupKey, *, known: str | None = None, aged: bool = False
+    ) -> StateDocument | Unchanged | None:
+        """The state; `UNCHANGED` if its token is still `known`; None if there is none. `aged`: its age is of interest.
+
+        A caller gets a version that a heartbeat has met already without another load.
+        """
+        state = self._state(key)
+        last = state.seen
+        (answer,) = self.documents.ask(key, Load(STATE, aged=True) if aged else state.look(last))
+        seen = state.saw(answer, last)
+        if seen is None:
+            return None
+        return UNCHANGED if seen.value.token == known else seen.value._replace(age_s=seen.age_s)
+
+    def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
+        """Replace the state whose token is `expected` (None: there must be none), giving it `token`, a new random one.
+        News for the group's flows.
+
+        Raises `Conflict` if the condition did not hold, and nothing was changed.
+        """
+        state = self._state(key)
+        seen: Seen[StateDocument] | None = None
+        if expected is not None:
+            seen = state.seen
+            if seen is None or seen.value.token != expected:
+                seen = state.read()
+        is_there = expected == (None if seen is None else seen.value.token)
+        written = StateDocument(token, body)
+        news = Announce(Audience.FLOWS)
+        if not is_there or state.swap(seen, written, encode_version(token, body), news) is None:
+            was = "no state" if expected is None else f"token {expected}"
+            raise Conflict(
+                f"state of group {key} is not at {was} any more: read it again, and the lease, before changing it"
+            )
+
+    # --- the lease ----------------------------------------------------------------------------------------------------
+
+    def read_lease(self, key: GroupKey, *, aged: bool = False) -> Seen[Lease] | None:
+        """The lease. `aged`: its age is of interest."""
+        (found,) = self.documents.ask(key, Load(LEADER, aged=aged))
+        return self._lease(key).saw(found, None)
+
+    def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
+        """Replace the lease that is still exactly at `expected` (token and beat; None: there is none) by one with a
+        new token. Raises `Conflict`.
+        """
+        register = self._lease(key)
+        found = register.seen
+        if not _is_at(found, expected):
+            found = register.read()
+        if not _is_at(found, expected):
+            raise lease_changed(key, "taking")
+        if register.swap(found, lease, encode_lease(lease)) is None:
+            raise lease_changed(key, "taking")
+
+    def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
+        """Move the lease on to `lease.beat`, on condition that it has `lease.token` and a lower beat. Raises
+        `Conflict` if it does not: somebody else leads, or the store has jumped back.
+        """
+        register, state = self._lease(key), self._state(key)
+        found, known = register.seen, state.seen
+        for _ in range(_TRIES):
+            # Read again where an earlier renewal came through whose answer was lost; it may come between, too.
+            if found is None or not _may_renew(found.value, lease):
+                found = register.read()
+            if found is None or not _may_renew(found.value, lease):
+                break
+            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), state.look(known))
+            if answers is not None:
+                listed, answer = answers
+                seen, flows = state.saw(answer, known), self._flows_in(key, listed)
+                owners = (Owner(flow, record.instance) for flow, record in flows.items())
+                beats = dict(zip(owners, (found.token for found in listed), strict=True))
+                return Pulse(state_token=None if seen is None else seen.value.token, flows=flows, beats=beats)
+            found = None
+        raise lease_changed(key, "renewing")
+
+    def release_lease(self, key: GroupKey, token: str) -> None:
+        """Give the lease up, so that another leads at once. Somebody else's is left alone."""
+        register = self._lease(key)
+        found = register.read()
+        if found is not None and found.value.token == token:
+            register.seen = None
+            self.documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
+
+    # --- who has what, for people and tools (seed 004) ----------------------------------------------------------------
+
+    def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
+        """The record of every partition that was ever claimed."""
+        (listed,) = self.documents.ask(key, Listing(OWNERSHIP))
+        records = (decode_ownership(each, self.documents.where(key, each.name), key.group) for each in listed)
+        return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
+
+    def claim_ownership(self, key: GroupKey, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
+        """Write each record on condition that the stored one still has its `version` (empty: there is none).
+
+        Returns those that were claimed, with their new versions and `modified` by this process's clock; one that is
+        missing from the answer was not. Nor is any where no answer comes, until they are listed (OWN-02).
+        """
+        claim = self._effects.token()
+        modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        wanted = [replace(record, modified=modified) for record in records]
+        claimed: dict[int, OwnershipRecord] = {}
+        for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
+            some = wanted[first : first + _CLAIMS_AT_ONCE]
+            swaps = [
+                Swap(ownership_name(each.partition), encode_ownership(key, each, claim), each.version or None)
+                for each in some
+            ]
+            for each, token in zip(some, self.documents.ask(key, *swaps), strict=True):
+                if token is not None:
+                    claimed[each.partition] = replace(each, version=token)
+        return claimed
+
+    # --- news ---------------------------------------------------------------------------------------------------------
+
+    def announce(self, key: GroupKey) -> None:
+        """Wake the coordinators and flows that wait for news of this group. With `HEAD` as the group: coordinators
+        look at the queue's head, after it was altered or a group was rewound. A lost call costs time only.
+        """
+        self.documents.ask(key, Announce(Audience.COORDINATORS), Announce(Audience.FLOWS))
+
+    def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
+        """Wait until something was announced or written, at most `timeout_s`; the groups concerned, empty when the
+        time is over. None: it cannot be known, look at all of them. By one thread at a time; what happened between
+        two calls is not lost.
+
+        A store that was opened for one group serves a flow and hears of new states of that group. Otherwise it
+        serves coordinators and hears of the flows of all groups. Both hear announcements.
+        """
+        return self.documents.wait(timeout_s)
+
+    def drop_group(self, key: GroupKey) -> None:
+        """Remove everything stored for a group that was deleted."""
+        self.documents.drop(key)
+        self._said.pop(key, None)
+        for place in list(self._registers):  # other groups' threads change it meanwhile
+            if place[0] == key:
+                self._registers.pop(place, None)
+
+
+def _is_at(found: Seen[Lease] | None, lease: Lease | None) -> bool:
+    """It is at this token and beat."""
+    if found is None or lease is None:
+        return found is None and lease is None
+    return (found.value.token, found.value.beat) == (lease.token, lease.beat)
+
+
+def _may_renew(found: Lease, lease: Lease) -> bool:
+    """It is of the same term, and has not moved on."""
+    return found.token == lease.token and found.beat < lease.beat
+
+
+# --- opening it -------------------------------------------------------------------------------------------------------
 
 
 def open_ownership(

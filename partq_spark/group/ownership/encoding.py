@@ -16,7 +16,7 @@ import msgspec
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.group.codec import decode_lease
-from partq_spark.group.documents.api import Found, Value
+from partq_spark.group.documents import Found, Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord, Progress
 
 T = TypeVar("T")

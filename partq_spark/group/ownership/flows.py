@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 from partq_spark.base.errors import Corrupt, Fenced
-from partq_spark.group.documents.api import (
+from partq_spark.group.documents import (
     Announce,
     Audience,
     DocumentOperation,

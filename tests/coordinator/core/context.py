@@ -24,9 +24,9 @@ from typing import Final
 
 import pytest
 
-from coordinator.core.differences import CheckpointMark, initial_state
 from coordinator.core.events import (
     CheckpointAhead,
+    CheckpointMark,
     Event,
     FenceStuck,
     FlowBound,
@@ -37,6 +37,7 @@ from coordinator.core.events import (
     QueueAltered,
     Tick,
     Told,
+    initial_state,
 )
 from coordinator.core.invariants import broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending

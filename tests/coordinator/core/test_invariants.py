@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import (
     CheckpointAhead,
+    CheckpointMark,
     Event,
     FlowBound,
     FlowExpired,
@@ -21,6 +21,7 @@ from coordinator.core.events import (
     PartitionDrained,
     PartitionFenced,
     Tick,
+    differences,
 )
 from coordinator.core.invariants import PREDICATES, broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending

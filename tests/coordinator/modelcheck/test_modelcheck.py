@@ -21,8 +21,8 @@ from typing import NamedTuple
 import pytest
 
 from coordinator.core import machine
-from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import (
+    CheckpointMark,
     Event,
     FenceStuck,
     FlowBound,
@@ -31,6 +31,7 @@ from coordinator.core.events import (
     PartitionFenced,
     QueueAltered,
     Tick,
+    differences,
 )
 from coordinator.core.invariants import violations
 from partq_spark.group.model import AccessType, GroupState, Partition, Phase, RebalanceStatus

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from partq_spark.group.documents.api import Announce, Audience, DocumentOperation, Documents, Load, Remove, Swap
+from partq_spark.group.documents import Announce, Audience, DocumentOperation, Documents, Load, Remove, Swap
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import ObjectStore
