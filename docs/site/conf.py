@@ -2,13 +2,15 @@
 
 The source is the project's root, so that a link between README.md, docs/ and the code is the same link on the site and
 in the repository. No text lives here: only what the files' form needs (GitHub's anchors, its mermaid blocks), and the
-order of the pages (contents.md).
+order of the pages.
 """
 
 from __future__ import annotations
 
 import builtins
+import csv
 import posixpath
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,16 @@ version = release = partq.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
+CONTENTS = {
+    "Begin": "quickstart recipes",
+    "Use": "python options typed topics groups cli api",
+    "Run": "operate observe troubleshooting cost guarantees glossary /SECURITY /CHANGELOG",
+    "Inside": "architecture handoff formats spark-traps conformance reliability benchmarks decisions/index"
+    " dependencies /CONTRIBUTING",
+}
 # Everything else in the root is no page: the virtual environment, code, what builds and tests leave.
 PAGES = {"docs", *(page.name for page in ROOT.glob("*.md"))}
-exclude_patterns = [*sorted({each.name for each in ROOT.iterdir()} - PAGES), "docs/site"]
+exclude_patterns = sorted({each.name for each in ROOT.iterdir()} - PAGES)
 
 # --- Markdown as GitHub reads it --------------------------------------------------------------------------------------
 
@@ -85,7 +94,46 @@ class Mermaid(SphinxDirective):
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     """The README is the first page; the order of the others is kept apart, since GitHub would show it as text."""
     if page == root_doc:
-        source[0] += "\n\n" + (HERE / "contents.md").read_text(encoding="utf-8")
+        for caption, names in CONTENTS.items():
+            pages = "\n".join(name if name.startswith("/") else f"docs/{name}" for name in names.split())
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
+    if page == "docs/decisions/index":
+        source[0] += "\n\n```{toctree}\n:glob:\n:maxdepth: 1\n\n0*\n```\n"
+
+
+def add_docstrings(app: Sphinx, page: str, source: list[str]) -> None:
+    """A block of public names becomes what their docstrings say; in the repository it is a list to look at."""
+    source[0] = re.sub(r"(?<=^```)\{names\}\n(.*?)(?=^```$)", directives, source[0], flags=re.MULTILINE | re.DOTALL)
+
+
+def add_files(app: Sphinx, page: str, source: list[str]) -> None:
+    """Markdown outside of docs/ is no page: the site gives it as a file, as all else that a page leads to."""
+    source[0] = re.sub(r"\]\((\.\./(?:tests|benchmarks)/[^)#]+\.md)\)", r"](path:\1)", source[0])
+
+
+def add_tables(app: Sphinx, page: str, source: list[str]) -> None:
+    """Where a page leads to a file with commas, the site has the table itself, so that a search finds what is in it."""
+    folder = (ROOT / page).parent
+    source[0] = re.sub(r"^<!-- table (\S+) -->$", lambda found: table(folder / found[1]), source[0], flags=re.MULTILINE)
+
+
+def table(path: Path) -> str:
+    """The file as a table of Markdown."""
+    with path.open(encoding="utf-8", newline="") as file:
+        head, *rows = ([cell.replace("|", r"\|") for cell in row] for row in csv.reader(file))
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def directives(block: re.Match[str]) -> str:
+    """What Sphinx puts docstrings in place of, for the names of a block."""
+    lines = ["{eval-rst}"]
+    for name in re.findall(r"\w+", block[1]):
+        value = getattr(partq, name)
+        if isinstance(value, type) and issubclass(value, Exception):
+            lines += [f".. autoexception:: partq.{name}", "   :show-inheritance:"]
+        else:
+            lines.append(f".. {'autoclass' if isinstance(value, type) else 'autofunction'}:: partq.{name}")
+    return "\n".join((*lines, ""))
 
 
 def mend_links(app: Sphinx, tree: nodes.document) -> None:
@@ -118,5 +166,8 @@ def setup(app: Sphinx) -> None:
     html_static_path.append(str(MERMAID))
     app.add_directive("mermaid", Mermaid)
     app.connect("source-read", add_contents)
+    app.connect("source-read", add_docstrings)
+    app.connect("source-read", add_files)
+    app.connect("source-read", add_tables)
     app.connect("doctree-read", mend_links)
     app.connect("html-page-context", add_mermaid)

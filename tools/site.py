@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def build(folder: Path) -> str:
@@ -30,6 +30,7 @@ def build(folder: Path) -> str:
 
 
 def main() -> int:
+    """Build into the folder that is named; 1 if Sphinx complained."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     if complaints := build(folder):
