@@ -1,37 +1,44 @@
-"""docs/benchmarks.md, written from the outcomes that are kept and from template.md; never by hand.
+"""docs/benchmarks.csv, all that was measured, and docs/benchmarks.md, its headlines: written from the outcomes that are
+kept and from template.md; never by hand.
 
-A part of which no outcome is kept keeps the text that the document has of it: which machine and commit it is of stands
-there.
+A part of which no outcome is kept keeps the lines that the file has of it: which machine and commit they are of stands
+in each.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import ROOT, Environment
 from benchmarks.parts import PARTS
-from benchmarks.report import Outcome, markdown_table
+from benchmarks.report import HEADER, Outcome, cells_of, markdown_line
 
 DOCUMENT: Final = ROOT / "docs/benchmarks.md"
 TEMPLATE: Final = Path(__file__).with_name("template.md")
-_PLACE: Final = re.compile(r"^\{\{([a-z]+)\}\}$", re.MULTILINE)
-_PROCESSOR: Final = re.compile(r"^\| processor \| (.+?) \|$", re.MULTILINE)
-_TABLE: Final = "| measure |"
+_FIELDS: Final = ("part", *HEADER[:-1], "result", "measured", "commit", "machine", "rows", "rounds", "notes")
+_TABLE: Final = slice(1, 1 + len(HEADER))  # of these, what stands in the document
+HEADLINE: Final = re.compile(r"^\{\{(\w+): (.+?)(?: \| (.+))?\}\}$", re.MULTILINE)
+_ENVIRONMENT: Final = "{{environment}}"
+
+Line = tuple[str, ...]  # as `_FIELDS` names its values
 
 
 def write_document(outcomes: Iterable[Outcome], target: Path = DOCUMENT) -> None:
-    """Put every outcome in its place. Raises `ValueError` if they come from different machines, or there is none."""
-    former = target.read_text(encoding="utf-8") if target.exists() else ""
-    target.write_text(document(list(outcomes), TEMPLATE.read_text(encoding="utf-8"), former), encoding="utf-8")
+    """Write document and table. Raises `ValueError` if the outcomes come from different machines, or there is none."""
+    found = list(outcomes)
+    table = target.with_suffix(".csv")
+    lines = merged(found, read_lines(table.read_text(encoding="utf-8")) if table.exists() else [])
+    target.write_text(document(found, lines, TEMPLATE.read_text(encoding="utf-8")), encoding="utf-8")
+    table.write_text(text_of(lines), encoding="utf-8")
 
 
-def document(outcomes: list[Outcome], template: str, former: str = "") -> str:
-    """The template with its places filled: `{{environment}}`, and one of each part's name. `former`: the document that
-    this one replaces.
-    """
+def merged(outcomes: Sequence[Outcome], former: Iterable[Line]) -> list[Line]:
+    """All lines in the order of the parts: those of the outcomes, and of every other part what there was."""
     if not outcomes:
         raise ValueError("no outcome of a full run is kept: run scripts/bench all --peer kafka --write-docs")
     machines = {outcome.environment.machine for outcome in outcomes}
@@ -39,61 +46,56 @@ def document(outcomes: list[Outcome], template: str, former: str = "") -> str:
         raise ValueError(
             f"outcomes come from {len(machines)} machines, {sorted(machines)}: run scripts/bench all again"
         )
-    texts = {part.name: _missing(part.name) for part in PARTS if not part.has_own_document}
-    texts |= _kept(template, former)
-    texts |= {outcome.part: _part(outcome) for outcome in outcomes}
-    texts["environment"] = _environment(max((outcome.environment for outcome in outcomes), key=lambda each: each.date))
-    places = _PLACE.findall(template)
-    if sorted(places) != sorted(texts):
-        raise ValueError(f"the template has places {sorted(places)}, there are texts for {sorted(texts)}")
-    return _PLACE.sub(lambda place: texts[place[1]], template)
+    measured = {outcome.part for outcome in outcomes}
+    lines = [line for outcome in outcomes for line in lines_of(outcome)]
+    lines += [line for line in former if line[0] not in measured]
+    order = [part.name for part in PARTS if not part.has_own_document]
+    return sorted((line for line in lines if line[0] in order), key=lambda line: order.index(line[0]))
+
+
+def lines_of(outcome: Outcome) -> list[Line]:
+    """One line for each measure; what holds for the whole run stands in each."""
+    at = outcome.environment
+    machine, notes = f"{at.cpu}, {at.cores} cores", " ".join(outcome.notes)
+    run = (at.date, at.commit, machine, str(outcome.rows), str(outcome.rounds), notes)
+    return [(outcome.part, *cells, *run) for cells in cells_of(outcome.measures)]
+
+
+def document(outcomes: Iterable[Outcome], lines: Sequence[Line], template: str) -> str:
+    """The template with its places filled: `{{environment}}`, and the headlines. `{{part: measure | other}}` is the
+    line of this measure that is compared with `other`, or with what begins so. Raises `ValueError` for a place that
+    names no part.
+    """
+    unknown = {found[0] for found in HEADLINE.findall(template)} - {part.name for part in PARTS}
+    if unknown:
+        raise ValueError(f"the template has places of parts that are not there: {sorted(unknown)}")
+    newest = max((outcome.environment for outcome in outcomes), key=lambda each: each.date)
+    text = template.replace(_ENVIRONMENT, _environment(newest))
+    return HEADLINE.sub(lambda place: _headline(lines, place[1], place[2], place[3] or ""), text)
+
+
+def _headline(lines: Iterable[Line], part: str, measure: str, other: str) -> str:
+    for line in lines:
+        if line[:2] == (part, measure) and line[3].startswith(other):
+            return markdown_line(line[_TABLE])
+    return markdown_line((measure, "", other, "", "", f"not measured yet: scripts/bench {part} --write-docs"))
 
 
 def _environment(environment: Environment) -> str:
-    lines = (
-        ("processor", f"{environment.cpu}, {environment.cores} cores"),
-        ("memory", environment.memory),
-        ("disk", environment.disk),
-        ("system", environment.system),
-        ("versions", environment.versions),
-    )
-    return "\n".join(("| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in lines)))
+    machine = f"{environment.cpu}, {environment.cores} cores, {environment.memory}"
+    return f"{machine}; {environment.disk}; {environment.system}; {environment.versions}"
 
 
-def _part(outcome: Outcome) -> str:
-    environment = outcome.environment
-    measured = (
-        f"Measured {environment.date} on {environment.cpu}, {environment.cores} cores, at commit {environment.commit} "
-        f"with {outcome.rows:,} rows, "
-        f"{outcome.rounds} rounds, in {outcome.took_s / 60:.0f} min; load of the machine before: "
-        f"{environment.load:.1f}."
-    )
-    return "\n\n".join((markdown_table(outcome.measures), " ".join((measured, *outcome.notes))))
+def read_lines(text: str) -> list[Line]:
+    """What `text_of` wrote. Raises `ValueError` for a file with other columns."""
+    head, *lines = csv.reader(io.StringIO(text))
+    if tuple(head) != _FIELDS:
+        raise ValueError(f"the table has the columns {head}, not {list(_FIELDS)}: remove it, and measure again")
+    return [tuple(line) for line in lines]
 
 
-def _kept(template: str, former: str) -> dict[str, str]:
-    """What `former` has of each part: from the table in its section on."""
-    processor = _PROCESSOR.search(former)
-    old, new = _sections(former), _sections(template)
-    found: dict[str, str] = {}
-    for heading, text in new.items():
-        place = _PLACE.search(text)
-        table = old.get(heading, "").find(_TABLE)
-        if place is None or table < 0:
-            continue
-        kept = old[heading][table:].strip()
-        if processor is not None:  # written before every part named its own
-            kept = re.sub(
-                r"^(Measured \S+ \S+ UTC) at commit", rf"\1 on {processor[1]}, at commit", kept, flags=re.MULTILINE
-            )
-        found[place[1]] = kept
-    return found
-
-
-def _sections(text: str) -> dict[str, str]:
-    """By heading, of the second level."""
-    return {part.partition("\n")[0]: part.partition("\n")[2] for part in text.split("\n## ")[1:]}
-
-
-def _missing(part: str) -> str:
-    return f"Not measured yet: run `scripts/bench {part} --write-docs`."
+def text_of(lines: Iterable[Line]) -> str:
+    """The table as a file has it."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((_FIELDS, *lines))
+    return text.getvalue()

@@ -134,7 +134,7 @@ def spread(samples: Sequence[float]) -> str:
 
 def text_table(measures: Iterable[Measure]) -> str:
     """For a terminal: columns padded, no more."""
-    lines = [HEADER, *_cells(measures)]
+    lines = [HEADER, *cells_of(measures)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -143,11 +143,15 @@ def text_table(measures: Iterable[Measure]) -> str:
 
 def markdown_table(measures: Iterable[Measure]) -> str:
     """For the document."""
-    lines = [HEADER, ("---",) * len(HEADER), *_cells(measures)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(map(markdown_line, (HEADER, ("---",) * len(HEADER), *cells_of(measures))))
 
 
-def _cells(measures: Iterable[Measure]) -> list[tuple[str, ...]]:
+def markdown_line(cells: Iterable[str]) -> str:
+    """One line of it."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def cells_of(measures: Iterable[Measure]) -> list[tuple[str, ...]]:
     """Of every line, which is told what the floor was in the same rounds of the same measurement."""
     lines = list(measures)
     references = [(each.what, each.reference) for each in lines if each.reference is not None]

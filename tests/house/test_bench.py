@@ -1,5 +1,5 @@
-"""What the benchmarks' document promises: paired ratios, goals, and parts that stay until they are measured again. No
-JVM, no measuring.
+"""What the benchmarks' document and table promise: paired ratios, goals, headlines that are lines of the table, and
+parts that stay until they are measured again. No JVM, no measuring.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.document import TEMPLATE, document, write_document
+from benchmarks.document import DOCUMENT, HEADLINE, TEMPLATE, document, merged, read_lines, write_document
 from benchmarks.environment import Environment
-from benchmarks.parts import PARTS
 from benchmarks.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, save
 
 MACHINE = Environment(
@@ -69,24 +68,52 @@ def test_a_missed_goal_says_whether_the_floor_of_the_same_rounds_misses_it_too()
     ]
 
 
-def test_the_document_has_every_part_and_keeps_those_that_were_not_measured_again(tmp_path: Path) -> None:
+def test_all_lines_are_kept_beside_the_headlines_and_those_of_parts_that_were_not_measured_again_stay(
+    tmp_path: Path,
+) -> None:
     assert load(save(outcome(), tmp_path / "new")) == outcome()
     page = tmp_path / "benchmarks.md"
     write_document([outcome()], page)
-    old = page.read_text(encoding="utf-8")
-    assert "{{" not in old
-    assert "Measured 2026-01-02 03:04 UTC on a cpu, 2 cores, at commit abc with 8 rows, 3 rounds, in 1 min" in old
-    assert "A note." in old
-    own = [part for part in PARTS if not part.has_own_document]
-    assert old.count("Not measured yet: run `scripts/bench ") == len(own) - 1
-    head = outcome("head", replace(MACHINE, cpu="another"))
-    write_document([head], page)
     text = page.read_text(encoding="utf-8")
-    assert text.count("| reading | 20 (10..30) k rows/s |") == 2
-    assert "Measured 2026-01-02 03:04 UTC on a cpu, 2 cores, at commit abc" in text
-    assert "Measured 2026-01-02 03:04 UTC on another, 2 cores, at commit abc" in text
-    template = TEMPLATE.read_text(encoding="utf-8")
+    assert "{{" not in text
+    assert text.count("not measured yet: scripts/bench ") == len(HEADLINE.findall(TEMPLATE.read_text(encoding="utf-8")))
+    run = ("2026-01-02 03:04 UTC", "abc", "a cpu, 2 cores", "8", "3", "A note.")
+    reading = ("read", "reading", "20 (10..30) k rows/s", "other: 10 (10..10) k rows/s", "2 (1..3)", "≥ 1", "met", *run)
+    old = read_lines(page.with_suffix(".csv").read_text(encoding="utf-8"))
+    assert [line[:2] for line in old] == [("read", "reading"), ("read", "alone")]
+    assert old[0] == reading
+    write_document([outcome("head", replace(MACHINE, cpu="another"))], page)
+    lines = read_lines(page.with_suffix(".csv").read_text(encoding="utf-8"))
+    assert lines[:2] == old
+    assert {(line[0], line[9]) for line in lines[2:]} == {("head", "another, 2 cores")}
     with pytest.raises(ValueError, match="2 machines"):
-        document([outcome("read"), outcome("head", replace(MACHINE, cores=64))], template)
-    with pytest.raises(ValueError, match="places"):
-        document([outcome()], template.replace("{{head}}", ""))
+        merged([outcome("read"), outcome("head", replace(MACHINE, cores=64))], [])
+    with pytest.raises(ValueError, match="places of parts"):
+        document([outcome()], lines, "{{reed: reading}}")
+    with pytest.raises(ValueError, match="columns"):
+        read_lines("part,what\n")
+
+
+def test_a_headline_is_the_line_of_its_measure_and_of_what_it_is_compared_with() -> None:
+    lines = merged([outcome()], [])
+    template = "{{environment}}\n{{read: reading | oth}}\n{{read: reading | none}}\n{{read: alone}}"
+    text = document([outcome()], lines, template)
+    assert [line.split(" | ")[0] for line in text.splitlines()] == [
+        "a cpu, 2 cores, 24 GiB; ext4; Linux; Python 3.11",
+        "| reading",
+        "| reading",
+        "| alone",
+    ]
+    assert "| reading | 20 (10..30) k rows/s | other: 10 (10..10) k rows/s | 2 (1..3) | ≥ 1 | met |" in text
+    assert "| reading |  | none |  |  | not measured yet: scripts/bench read --write-docs |" in text
+
+
+def test_every_headline_was_measured() -> None:
+    """What the page shows is what the table has: none was left out, and no number was changed by hand."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    lines = read_lines(DOCUMENT.with_suffix(".csv").read_text(encoding="utf-8"))
+    template = TEMPLATE.read_text(encoding="utf-8")
+    shown = document([outcome()], lines, template)
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        line for line in shown.splitlines() if line.startswith("|")
+    ]
