@@ -46,9 +46,9 @@ def told(outcome: Outcome) -> list[str]:
 
 
 def write_document(outcome: Outcome, target: Path = DOCUMENT) -> None:
-    """Put the report into its section of the document, and what is common to all such runs into one before."""
+    """Put the report into its section of the document."""
     course = outcome.course
-    common, run_of_one = TEMPLATE.read_text(encoding="utf-8").split("\n---\n")
+    run_of_one = TEMPLATE.read_text(encoding="utf-8").split("\n---\n")[1]
     is_resized = len(course.counts) > 1
     if is_resized:
         counts = " → ".join(map(str, course.counts))
@@ -59,7 +59,6 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT) -> None:
         run_of_one = run_of_one.replace("{{store}}\n", "{{store}}, with consumers in plain Python\n", 1)
     assert course.machine is not None
     text = filled(run_of_one, command=course.command, machine=course.machine, lines=told(outcome))
-    put_section(target, "chaos", common)
     name = f"chaos resize {course.store}" if is_resized else f"chaos {course.store}"
     name = f"{name} modes" if len(course.modes) > 1 else name
     name = f"{name} python" if course.python else name

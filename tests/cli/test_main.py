@@ -1,5 +1,5 @@
-"""What holds for all commands: start-up, help, where the store is, errors in one line; and docs/cli.md, whose examples
-are run in its order on one store and print what it says.
+"""What holds for all commands: start-up, help, where the store is, errors in one line; docs/cli.md, which has what they
+say of themselves; and the session beside it, whose commands are run on one store and print what it says.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.docs.blocks import ROOT, blocks
 from tests.support.command_line import Partq, commands
+from tools.from_code import COMMANDS, command_page
 
 HEAVY = {"pyspark", "py4j", "azure", "redis", "pyarrow", "numpy", "pandas", "rich", "xxhash"}
-DOCUMENT = ROOT / "docs/cli.md"
+SESSION = COMMANDS.with_name("cli-session.txt")
 ALL = commands()
 
 
@@ -58,8 +58,6 @@ def test_every_command_is_explained_takes_the_store_and_prints_json(
     assert max(map(len, partq(*words, "--help").stdout.splitlines())) <= 80
     for parameter in command.params:
         assert not isinstance(parameter, click.Option) or parameter.help, f"{parameter.opts} has no help"
-    group = f"(partq {' '.join(words[:-1])} )?" if len(words) > 1 else "partq "
-    assert re.search(rf"`{group}{words[-1]}\b", DOCUMENT.read_text(encoding="utf-8")), "it is in the document"
     if words != ("demo",):  # its own first line says more
         table = partq(*words[:-1], "--help", COLUMNS="200").stdout
         summary = re.search(rf"^  {words[-1]} +(.*?)\.?$", table, re.MULTILINE)
@@ -88,14 +86,19 @@ def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, mon
     assert "in broken" in traced
 
 
-# --- docs/cli.md ------------------------------------------------------------------------------------------------------
+# --- docs/cli.md and docs/cli-session.txt -----------------------------------------------------------------------------
+
+
+def test_the_page_has_what_the_commands_say_of_themselves() -> None:
+    text = COMMANDS.read_text(encoding="utf-8")
+    assert command_page(text) == text, "run scripts/docs --write"
 
 
 def examples() -> list[tuple[str, str]]:
-    """Every command of the document's console blocks, with what is printed below it."""
-    found = [each.text for each in blocks(DOCUMENT) if each.language == "console"]
-    parts = [part.partition("\n") for text in found for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
-    return [(command, output) for command, _, output in parts]
+    """Every command of the session, with what is printed below it."""
+    text = re.sub(r"^# .*\n", "", SESSION.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = [part.partition("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+    return [(command, output.rstrip("\n")) for command, _, output in parts]
 
 
 def without_chance(text: str) -> str:
@@ -110,7 +113,7 @@ def without_chance(text: str) -> str:
         (r" *\b[\d.]+ k?B\b", " SIZE"),
     ):
         text = re.sub(pattern, name, text)
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip("\n")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.settings import BY_KEY, FIELDS, Field, Settings, load_settings
+from coordinator.settings import FIELDS, Field, Settings, load_settings
 from partq_spark.base.errors import Invalid
 
 ROOT = Path(__file__).parents[2]
@@ -56,17 +56,6 @@ def test_every_key_in_the_file_is_explained_with_its_variable_and_range(field: F
         kind = "Seconds" if isinstance(field.default, float) else "Port" if "port" in field.key else "Number"
         words += [f"{field.low:g} to {field.high:g}", kind]
     assert [each for each in words if each not in comment] == []
-
-
-def test_the_document_lists_every_key() -> None:
-    rows = re.findall(
-        r"^\| `([a-z_.]+)` \| `([A-Z_]+)` \|([^|]*)\|", (ROOT / "docs/operate.md").read_text(), re.MULTILINE
-    )
-    assert [(key, env) for key, env, _ in rows] == [(field.key, field.env) for field in FIELDS]
-    for key, _, default in rows:
-        shown = BY_KEY[key].default
-        words = f"{shown:g}" if isinstance(shown, int | float) and not isinstance(shown, bool) else str(shown)
-        assert default.strip("` ") == (words.lower() if isinstance(shown, bool) else words), key
 
 
 # --- where a value comes from -----------------------------------------------------------------------------------------
