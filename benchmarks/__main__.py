@@ -59,7 +59,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help=f"write {DOCUMENT.relative_to(ROOT)}, of cost {COST.relative_to(ROOT)}, from what was measured last",
+        help=f"write {DOCUMENT.relative_to(ROOT)} and the table beside it, of cost {COST.relative_to(ROOT)}, "
+        "from what was measured last",
     )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process runs the part itself
     found = parser.parse_args(arguments)

@@ -3,7 +3,7 @@ refused. Pure but for reading one file.
 
 A value comes from the command line, else the environment, else the file, else the default. Every refusal is one line
 that names where the value stood, the key, the value and what is allowed. What each setting is for,
-`conf/coordinator.toml` and docs/operate.md say to people.
+`conf/coordinator.toml` says to people.
 """
 
 from __future__ import annotations
