@@ -146,8 +146,8 @@ def test_the_readme_says_what_the_figures_say_and_not_the_best_of_them_alone() -
         for form in ("JSON", "Avro")
     )
     assert (
-        f"of 19 columns in a typed queue it reads {json:.1f} times as fast as from Kafka with JSON and {avro:.1f} times "
-        f"as fast as with Avro, and publishes {into_json:.1f} and {into_avro:.1f} times as fast"
+        f"of 19 columns in a typed queue it reads {json:.1f} times as fast as from Kafka with JSON and {avro:.1f} "
+        f"times as fast as with Avro, and publishes {into_json:.1f} and {into_avro:.1f} times as fast"
     ) in text
     alone, redis, store = (
         cells("docs/cost.md", row)[-1]
