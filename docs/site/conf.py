@@ -21,6 +21,7 @@ from sphinx.errors import ConfigError
 from sphinx.util.docutils import SphinxDirective
 
 import partq
+from benchmarks.report import markdown_line
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -120,8 +121,8 @@ def add_tables(app: Sphinx, page: str, source: list[str]) -> None:
 def table(path: Path) -> str:
     """The file as a table of Markdown."""
     with path.open(encoding="utf-8", newline="") as file:
-        head, *rows = ([cell.replace("|", r"\|") for cell in row] for row in csv.reader(file))
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+        head, *rows = csv.reader(file)
+    return "\n".join(map(markdown_line, (head, ["---"] * len(head), *rows)))
 
 
 def directives(block: re.Match[str]) -> str:

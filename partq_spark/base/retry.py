@@ -81,10 +81,10 @@ class Backoff:
         self.retry = retry
         self._effects = effects
 
-    def pause(self, cause: Exception) -> None:
-        """Sleep until the next try, or raise `cause` if none is left."""
+    def pause(self, cause: Exception, *, tried_s: float = 0.0) -> None:
+        """Sleep until the next try, or raise `cause` if none is left. `tried_s`: for so long it was tried below."""
         now_s = self._effects.now_s()
-        self.retry.failed(now_s)
+        self.retry.failed(now_s - tried_s)
         pause_s = self.retry.pause_s(now_s, self._effects.uniform, conflict=isinstance(cause, Conflict))
         if pause_s is None:
             raise cause

@@ -95,7 +95,7 @@ def printable_json(document: str) -> str:
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in document)
 
 
-def ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int], between: str = ", ") -> str:
     """Numbers in rising order in words: `0-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -103,4 +103,4 @@ def ranges(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return between.join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -15,7 +15,7 @@ from typing import Final
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt
 from partq_spark.base.json_documents import check_sealed, sealed
-from partq_spark.base.words import plural
+from partq_spark.base.words import plural, ranges
 from partq_spark.group.model import GroupKey
 from partq_spark.log import layouts
 from partq_spark.log.layouts import LayoutWait, Positions
@@ -198,7 +198,8 @@ class MissedPartitions:
         name = f"{self._folder}{self._flow()}"
 
         def encode(noted: Noted) -> Mapping[str, str]:
-            ends = " ".join(f"{end}:{_ranges(missed)}" for end, missed in noted.items())
+            # `0-3,7`: a thousand partitions, and three ends, have to fit into one object's metadata.
+            ends = " ".join(f"{end}:{ranges(sorted(missed), ',')}" for end, missed in noted.items())
             return sealed({"ends": ends, "queue_id": queue_id})
 
         return Register(self._store, name, what=name, decode=lambda found: _decoded(found, name), encode=encode)
@@ -231,20 +232,9 @@ def _decoded(document: Document, name: str) -> Noted:
     check_sealed(document.metadata, name, _REPAIR)
     try:
         pairs = [each.split(":") for each in document.metadata["ends"].split(" ")]
-        return {digest: _numbers(ranges) for digest, ranges in pairs}
+        return {digest: _numbers(missed) for digest, missed in pairs}
     except (KeyError, ValueError) as error:
         raise Corrupt(f"{name} is no list of partitions ({error!r}): {_REPAIR}") from error
-
-
-def _ranges(numbers: Collection[int]) -> str:
-    """`0-3,7`: a thousand partitions, and three ends, have to fit into one object's metadata."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def _numbers(text: str) -> frozenset[int]:

@@ -29,6 +29,7 @@ from partq_spark.log.groups import removed, require_group
 from partq_spark.log.model import Head, Origin, at, group_start
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import ObjectStore
+from partq_spark.objects.urls import is_paid
 
 _log = logging.getLogger("partq.flow")
 
@@ -42,11 +43,6 @@ VERIFY_S: Final = 30.0
 """Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
 each delivery anyway.
 """
-
-
-def is_paid(store_url: str) -> bool:
-    """Whether each request to the store costs money."""
-    return store_url.startswith("azure:")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,7 @@ from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
+from partq_spark.objects.urls import is_paid
 
 logger = logging.getLogger(__name__)
 _SIDE_BY_SIDE = 8  # heads that are read at a time where each takes a request to a service
@@ -72,7 +73,7 @@ class Namespace:
             if names.is_name(name)  # a folder of somebody else's is no queue
         }
         every = list(self._known.values())
-        if self._store.url.startswith("azure:") and len(every) > 1:
+        if is_paid(self._store.url) and len(every) > 1:
             with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
                 heads = list(pool.map(self._look, every))
         else:

@@ -73,6 +73,11 @@ def canonical_url(url: str) -> str:
     return str(parse_url(url))
 
 
+def is_paid(url: str) -> bool:
+    """Whether each request to the store costs money; `url` is a canonical one."""
+    return url.startswith("azure:")
+
+
 def _local(rest: str) -> LocalUrl:
     if rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")

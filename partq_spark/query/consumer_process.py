@@ -214,20 +214,23 @@ class ConsumerProcess:
         if not self._monitor.acquire(timeout=BUSY_WAIT_S):
             raise Unavailable("the reader process waits for a store that does not answer: ask again later")
         try:
-            match message["do"]:
-                case "complete":
-                    try:
-                        self._consumer.complete(str(message["end"]))
-                    finally:
-                        self._look()
-                    return None
-                case "in_hand":
-                    return self._consumer.acknowledgements.in_hand()
-                case "acknowledge":
-                    positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
-                    still = self.acknowledge(str(message["process"]), positions)
-                    return {"still": sorted(still)}
-                case other:
-                    raise Invalid(f"{other!r} is not known to this version of partq")
+            return self._handled(message)
         finally:
             self._monitor.release()
+
+    def _handled(self, message: Message) -> Message | None:
+        match message["do"]:
+            case "complete":
+                try:
+                    self._consumer.complete(str(message["end"]))
+                finally:
+                    self._look()
+                return None
+            case "in_hand":
+                return self._consumer.acknowledgements.in_hand()
+            case "acknowledge":
+                positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
+                still = self.acknowledge(str(message["process"]), positions)
+                return {"still": sorted(still)}
+            case other:
+                raise Invalid(f"{other!r} is not known to this version of partq")

@@ -19,7 +19,7 @@ from partq_spark.base.effects import Effects, in_a_row, side_by_side
 from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Standing, View
-from partq_spark.group.membership import GroupInQueue, Membership, SessionSettings, is_paid
+from partq_spark.group.membership import GroupInQueue, Membership, SessionSettings
 from partq_spark.group.model import Checkpoint
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session
@@ -28,6 +28,7 @@ from partq_spark.log import groups
 from partq_spark.log.connect import shared_store
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
+from partq_spark.objects.urls import is_paid
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchEnd, BatchSpan, rewind_command
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions

@@ -53,12 +53,10 @@ class StoreRetry:
             try:
                 result = call()
             except Unavailable as error:
-                if retry.since_s is None:  # the store's own tries are part of the same trouble
-                    retry.since_s = self._effects.now_s() - error.tried_s
                 if str(error) not in said and len(said) < MOST_REASONS:
                     said.add(str(error))
                     _log.warning("%s: nothing is delivered until the store answers again: %s", self._what, error)
-                backoff.pause(error)
+                backoff.pause(error, tried_s=error.tried_s)  # the store's own tries are part of the same trouble
             else:
                 if retry.failures:
                     _log.warning("%s: the store answers again, going on", self._what)

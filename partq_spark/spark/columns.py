@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark.sql import types
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from partq_spark.log.schema.columns import Columns
     from partq_spark.log.staged import Stage
     from partq_spark.query.columns import WantedColumns
+
+Wanted: TypeAlias = "WantedColumns | Sequence[SourceColumn]"
+"""What a reader gives; of an untyped queue without Arrow, which only the tasks need."""
 
 TOPIC: Final = "topic"
 TYPED_TOPIC: Final = "_topic"
@@ -118,10 +121,9 @@ def default_schema(columns: Columns, include_headers: bool) -> StructType:
     return from_arrow_schema(default_columns(columns, include_headers).schema)
 
 
-def wanted_by(head: Head, schema: StructType) -> WantedColumns | Sequence[SourceColumn]:
-    """What a reader gives, of the queue with this head, whose `.load()` or `.schema()` said `schema`. Of an untyped
-    queue without Arrow, which only the tasks need (`query.columns`). Raises `Invalid` for the first column that the
-    queue does not have so.
+def wanted_by(head: Head, schema: StructType) -> Wanted:
+    """What a reader gives, of the queue with this head, whose `.load()` or `.schema()` said `schema`. Raises `Invalid`
+    for the first column that the queue does not have so.
     """
     if head.columns is None:
         return wanted_source_columns(column_types(schema, nulls=True))

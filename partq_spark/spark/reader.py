@@ -32,8 +32,8 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
-from partq_spark.query.settings import Boundary, SourceColumn, SourceOptions
-from partq_spark.spark.columns import wanted_by
+from partq_spark.query.settings import Boundary, SourceOptions
+from partq_spark.spark.columns import Wanted, wanted_by
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import stream_source_options
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from partq_spark.query.columns import WantedColumns
     from partq_spark.query.consumer import ConsumerLoop
     from partq_spark.query.consumer_process import ConsumerProcess
 
@@ -56,7 +55,7 @@ class LogPartition(InputPartition):
     queue_id: str
     log: tree.LogView
     redelivered_below: Mapping[int, int]
-    wanted: WantedColumns | Sequence[SourceColumn]
+    wanted: Wanted
     fail_on_data_loss: bool
 
     def __repr__(self) -> str:
@@ -68,7 +67,7 @@ def plan_tasks(
     head: Head,
     spans: Mapping[int, BatchSpan],
     options: SourceOptions,
-    wanted: WantedColumns | Sequence[SourceColumn],
+    wanted: Wanted,
 ) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
@@ -142,7 +141,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options: SourceOptions | None = None
         self._process: ConsumerProcess | None = None
-        self._wanted: tuple[str, WantedColumns | Sequence[SourceColumn]] | None = None  # of the queue with this id
+        self._wanted: tuple[str, Wanted] | None = None  # of the queue with this id
 
     # --- what is made on first use, in the process that uses it
 
@@ -172,7 +171,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._wanted_of(consumer.queue.refresh())
             yield consumer
 
-    def _wanted_of(self, head: Head) -> WantedColumns | Sequence[SourceColumn]:
+    def _wanted_of(self, head: Head) -> Wanted:
         """What is wanted of the queue, decided once; a queue that was made again may have other columns."""
         if self._wanted is None or self._wanted[0] != head.queue_id:
             self._wanted = head.queue_id, wanted_by(head, self._schema)
