@@ -47,7 +47,7 @@ class Stage:
         """`plan`: what is not as it is here."""
         settings: dict[str, Any] = {"rebalance_delay_s": 0.0, "session_timeout_s": 10.0, "way_us": 0, **plan}
         self.world = world = World(Plan(**settings))
-        journey = Journey(world.machine, Weather(way_us=0), lambda _: None)
+        journey = Journey(world.machine, world.interrupter, lambda _: None, Weather(way_us=0))
         self.line = world.road = Line(world.store, world.machine, journey)
         self.coordinator: Coordinator  # the newest
         self._exits = ExitStack()

@@ -7,7 +7,8 @@ from __future__ import annotations
 import dis
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -30,6 +31,7 @@ class Interrupter:
         self._former: Any = None
         self._codes: dict[CodeType, bytes] = {}
         self._callers: set[int] = set()  # frames that have called a function of Python last
+        self._is_elsewhere = False
 
     def arm(self, strand: Strand, at: int, act: Callable[[], None]) -> None:
         """At the `at`-th such place from now on, in functions that begin from now on."""
@@ -48,9 +50,18 @@ class Interrupter:
         for strand in list(self._armed):
             self.disarm(strand)
 
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What is executed is not the thread's own: what a server does, and what is noted of it."""
+        self._is_elsewhere = True
+        try:
+            yield
+        finally:
+            self._is_elsewhere = False
+
     def _call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
         code, strand = frame.f_code, self._scheduler.current
-        if strand not in self._armed:
+        if strand not in self._armed or self._is_elsewhere:
             return None
         if not code.co_name.startswith("__"):  # special methods are called by C
             self._callers.add(id(frame.f_back))

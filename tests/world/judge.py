@@ -285,15 +285,15 @@ class Judge:
             demand(places.get(value) == where, value, "was told to lie at", where, "and lies at", places.get(value))
 
     def _in_order(self, log: Mapping[Place, Lying]) -> None:
-        """A result of a key comes when those before it, for the first time."""
-        numbers: dict[tuple[str | None, int], int] = {}
+        """A result of a key comes after those before it, for the first time: also where a resize has moved its key."""
+        numbers: dict[str | None, int] = {}
         seen: set[str] = set()
-        for (partition, offset), (key, value, _) in sorted(log.items()):
+        for place, (key, value, _) in sorted(log.items(), key=lambda each: (each[1].at_us, each[0])):
             if origin(value) not in seen:
                 seen.add(origin(value))
-                number, last = self.sent[origin(value)].number, numbers.get((key, partition), -1)
-                demand(number > last, "a result is out of order:", key, number, "after", last, partition, offset)
-                numbers[key, partition] = number
+                number, last = self.sent[origin(value)].number, numbers.get(key, -1)
+                demand(number > last, "a result is out of order:", key, number, "after", last, *place)
+                numbers[key] = number
 
     def _ordered(self, name: str, group: _Group, log: Mapping[Place, Lying]) -> None:
         """A message of a key comes when those before it, in other partitions, are acknowledged; to a query without a

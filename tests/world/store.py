@@ -15,6 +15,7 @@ import partq
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from tests.support.way import WRITES, Way
+from tests.world.interruptions import Interrupter
 from tests.world.machine import Host, Machine
 from tests.world.scheduler import SECOND_US, Crash
 
@@ -44,8 +45,8 @@ class Weather:
 class Journey:
     """Of the process that runs. `sender`: whose call takes effect, also long after it."""
 
-    def __init__(self, machine: Machine, weather: Weather, happened: Happened) -> None:
-        self._machine, self._weather, self._happened = machine, weather, happened
+    def __init__(self, machine: Machine, interrupter: Interrupter, happened: Happened, weather: Weather) -> None:
+        self._machine, self._weather, self._interrupter, self._happened = machine, weather, interrupter, happened
         self.sender = ""
 
     def make(self, what: str, effect: Callable[[], T], *, is_write: bool) -> T:
@@ -85,7 +86,8 @@ class Journey:
 
     def _carried_out(self, host: Host, effect: Callable[[], T]) -> T:
         self.sender = host.process.name
-        return effect()
+        with self._interrupter.elsewhere():
+            return effect()
 
     def _travel(self) -> None:
         if self._weather.way_us:

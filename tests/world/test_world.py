@@ -302,6 +302,8 @@ WRITTEN: Final = (*SENT, WRITING, Wrote(3, 1, "accepted", True))
 )
 def test_the_judge_notices_what_is_wrong_with_results(values: Sequence[str], says: str) -> None:
     judge = judged(WRITTEN)
-    results = {(0, offset): Lying("k", value, 3) for offset, value in enumerate(values)}
-    with pytest.raises(Violation, match=says) if says else nullcontext():
-        judge.complete({"q": {}, "r": results}, {}, source="q")
+    lying = {(0, offset): Lying("k", value, 3) for offset, value in enumerate(values)}
+    moved = {(len(values) - offset, 0): Lying("k", value, 3 + offset) for offset, value in enumerate(values)}  # resized
+    for results in (lying, moved):
+        with pytest.raises(Violation, match=says) if says else nullcontext():
+            judge.complete({"q": {}, "r": results}, {}, source="q")

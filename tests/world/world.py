@@ -76,7 +76,9 @@ class World:
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, dict(plan.log.sizes))
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
-        self._journeys = {name: Journey(self.machine, each, self._landed) for name, each in self.weathers.items()}
+        self.interrupter = Interrupter(self.scheduler)
+        journey = partial(Journey, self.machine, self.interrupter, self._landed)
+        self._journeys = {name: journey(each) for name, each in self.weathers.items()}
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
         self._folders = {f"default/{queue}/{group}": group for group, queue in self.groups.items()}
         etags = random.Random(f"world etags {plan.seed}")
@@ -90,7 +92,6 @@ class World:
         self._since: dict[str, int] = {}  # of each group that is there
         self.actors: dict[str, Actor] = {}
         self.around = Around(self.machine)
-        self.interrupter = Interrupter(self.scheduler)
         self.accidents = Accidents(self)
         self._violation: Violation | None = None
         self.is_over = False
@@ -184,8 +185,10 @@ class World:
     def resolve(self, queue: str, writer: str, batch: int, *, is_published: bool) -> None:
         """A person says what a refused batch is."""
         resolve = partial(self.queue(queue).resolve, writer=writer, batch=batch, published=is_published)
-        patiently(resolve, self.machine.sleep)
-        self.take(Resolved(self.now_us, writer, batch, is_published))
+        try:
+            patiently(resolve, self.machine.sleep)
+        finally:  # whoever is interrupted in it may have said it
+            self.take(Resolved(self.now_us, writer, batch, is_published))
 
     def befell(self, what: str, whom: str = "") -> None:
         # Spark ends a query without a word to its source about the last batch.
