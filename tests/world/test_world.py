@@ -61,8 +61,8 @@ BY_KIND: Final = {
     ),
     "sinks": (40, ("tasks tried twice", "a write is refused", "Resolved", "restore", "logs cut")),
 }
-"""How many seeds of each kind, less than a minute of processor time in all, and what is to be seen in them together: else the simulation has
-become weaker. The kinds that are not named are those of processes and their stores.
+"""How many seeds of each kind, less than a minute of processor time in all, and what is to be seen in them together:
+else the simulation has become weaker. The kinds that are not named are those of processes and their stores.
 """
 
 
