@@ -18,14 +18,15 @@ from typing import Final
 
 import psutil
 
-from benchmarks.cost_document import COST, text_of, write_cost
-from benchmarks.document import DOCUMENT, write_document
-from benchmarks.environment import ROOT, observe
-from benchmarks.parts import AGAINST, PARTS, Part
-from benchmarks.prices import PRICES, Prices, load_prices
-from benchmarks.report import Measure, Outcome, load, save, text_table
-from benchmarks.requests import Counted
+from benchmarks.parts import AGAINST, BOUNDS, PARTS, SHOWN, Part, help_text, named
 from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, OUTCOMES, Settings
+from tools import ROOT
+from tools.cost.document import COST, text_of, write_cost
+from tools.cost.prices import PRICES, Prices, load_prices
+from tools.cost.requests import Counted
+from tools.document import DOCUMENT, write_document
+from tools.environment import observe
+from tools.report import Measure, Outcome, load, save, text_table
 
 _BY_NAME: Final = {part.name: part for part in PARTS}
 _END_WAIT_S: Final = 10
@@ -37,8 +38,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Compares partq with Spark's own sources and sinks, a bare Python source, and Kafka.",
-        epilog="parts and what they take on two cores:\n"
-        + "\n".join(f"  {part.name:<11}{part.about}: {part.takes}" for part in PARTS),
+        epilog=f"parts and what they take on two cores:\n{help_text()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", nargs="*", help="what to run, several may be named; all: everything (the parts below)")
@@ -55,7 +55,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--commit", help="in against: the earlier commit, in any way that git understands, such as main~20"
     )
-    parser.add_argument("--of", nargs="+", default=[], metavar="PART", help="in against: the parts")
+    parser.add_argument("--of", nargs="+", default=[], metavar="PART", help="in against: the parts, or bounds")
     parser.add_argument(
         "--write-docs",
         action="store_true",
@@ -66,15 +66,16 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     found = parser.parse_args(arguments)
     if found.part == ["all"]:
         found.part = [name for name in _BY_NAME if name != AGAINST]
+    found.part, found.of = named(found.part), named(found.of)
     unknown = [name for name in (*found.part, *found.of) if name not in _BY_NAME]
     if unknown:
-        parser.error(f"unknown part {unknown[0]!r}: give all, or any of {', '.join(_BY_NAME)}")
+        parser.error(f"unknown part {unknown[0]!r}: give all, or any of {', '.join((BOUNDS, *_BY_NAME))}")
     if AGAINST in found.part and not (found.commit and found.of):
         parser.error("against needs --commit COMMIT and --of PART...: what is compared with what")
     if AGAINST in found.of:
         parser.error("--of names the parts to compare: against is none of them")
     if not found.part and not found.write_docs:
-        parser.error("no part was named: give all, or any of " + ", ".join(_BY_NAME))
+        parser.error("no part was named: give all, or any of " + ", ".join((BOUNDS, *_BY_NAME)))
     if found.work_dir and found.work_dir.exists() and any(found.work_dir.iterdir()):
         parser.error(
             f"--work-dir {found.work_dir} is not empty: name a new folder, what is made in it is removed again"
@@ -106,14 +107,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def write_documents(parts: Sequence[str], prices: Prices) -> None:
     """Those in which these parts stand; without a part all of which there are outcomes."""
-    kept = [load(path) for path in sorted(OUTCOMES.glob("*.json"))]
+    kept = [load(path) for path in sorted(OUTCOMES.glob("*.json")) if path.stem in _BY_NAME]
+    shown = [each for each in kept if each.part in SHOWN]
     wanted = [each for each in kept if not parts or each.part in parts]
     for outcome in wanted:
-        if _BY_NAME[outcome.part].has_own_document:
+        if outcome.part not in SHOWN:
             write_cost(outcome, prices)
             logger.info("wrote %s", COST)
-    if any(not _BY_NAME[each.part].has_own_document for each in wanted) or not wanted:
-        write_document(each for each in kept if not _BY_NAME[each.part].has_own_document)
+    if any(each in shown for each in wanted) or not wanted:
+        write_document(shown, SHOWN)
         logger.info("wrote %s", DOCUMENT)
 
 
@@ -161,7 +163,7 @@ def run_child(part: Part, found: argparse.Namespace, work: Path) -> bool:
     command += ["--quick"] * found.quick + (["--peer", found.peer] if found.peer else [])
     command += ["--prices", str(found.prices.resolve())] if found.prices else []
     command += ["--commit", found.commit, "--of", *found.of] if part.name == AGAINST else []
-    logger.info("%s: %s; takes %s", part.name, part.about, part.takes)
+    logger.info("%s", part)
     child = subprocess.Popen(command, cwd=ROOT)
     try:
         code = child.wait(part.limit_s)
@@ -192,7 +194,7 @@ def run_part(part: Part, settings: Settings) -> None:
     """Measure, show the table, keep the outcome."""
     module, _, function = part.call.partition(":")
     measure: Callable[[Settings], tuple[list[Measure], list[str], *tuple[list[Counted], ...]]] = getattr(
-        import_module(module), function
+        import_module(f"benchmarks.{module}"), function
     )
     environment = observe(settings.work)
     begun_s = time.monotonic()

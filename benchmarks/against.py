@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import ROOT
-from benchmarks.report import Measure, Outcome, Series, load
 from benchmarks.settings import OUTCOMES, Settings
+from tools import ROOT
+from tools.report import Measure, Outcome, Series, load
 
 LEAST: Final = 0.97  # of the earlier speed; what stays below it in every round has lost something
 _PART_LIMIT_S: Final = 1800

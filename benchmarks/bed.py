@@ -16,15 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import partq
 from benchmarks.kafka import Kafka, Topics, connector_jars
-from benchmarks.messages import DDL, write_parquet
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import NOTHING, Run, and_synced, parquet_stream, run_to_end, session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
-from tests.support.servers import running
+from tools.messages import DDL, write_parquet
+from tools.servers import running
 
-NAMESPACE: Final = "bench"
 logger = logging.getLogger(__name__)
 
 

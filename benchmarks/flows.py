@@ -23,12 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.bed import NAMESPACE, Bed, bed
+from benchmarks.bed import Bed, bed
 from benchmarks.floor import BATCH_ROWS
 from benchmarks.microbatch import FIRST_BATCHES, durations, publish_ahead
-from benchmarks.ownership import coordinator_process
-from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import Run, checked
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.group.codec import decode_state
@@ -37,7 +35,9 @@ from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.log.admin import alter_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
-from tests.support.servers import RedisServer, running
+from tools.processes import coordinator, readers_among
+from tools.report import Goal, Measure, figure
+from tools.servers import RedisServer, running
 
 BATCH_S: Final = 1.0
 """How long a busy flow's micro-batches take."""
@@ -56,7 +56,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     with (
         bed(settings) as made,
         running(RedisServer()) as redis,
-        coordinator_process(settings.work, made.store, redis.url, log_format="json"),
+        coordinator(settings.work, made.store, redis.url, namespace=NAMESPACE),
     ):
         group = _Group(made, redis.url, log)
         found = _reading(group, settings)
@@ -145,11 +145,8 @@ def _added_time(group: _Group, settings: Settings) -> Measure:
         logger.info("round %d: alone %.1f ms, shared %.1f ms", number, alone, shared)
         if number:
             added.append(shared - alone)
-    return Measure(
-        what=f"a micro-batch of {BATCH_ROWS} rows: what a group, Redis and checkpoints add, medians of {wanted}",
-        subject=Series(name="partq", unit="ms", samples=tuple(added)),
-        goal=Goal(sign="<=", limit=5.0, unit="ms"),
-    )
+    what = f"a micro-batch of {BATCH_ROWS} rows: what a group, Redis and checkpoints add, medians of {wanted}"
+    return figure(what, added, "ms", most=5)
 
 
 def _idle(group: _Group, for_s: float) -> Measure:
@@ -161,20 +158,12 @@ def _idle(group: _Group, for_s: float) -> Measure:
         begun_s, used_s = time.monotonic(), _used_s(reader)
         time.sleep(for_s)
         part = 100 * (_used_s(reader) - used_s) / (time.monotonic() - begun_s)
-    return Measure(
-        what="the reader process of an idle flow",
-        subject=Series(name="partq", unit="% of a core", samples=(part,)),
-        goal=Goal(sign="<=", limit=1.0, unit="%"),
-    )
+    return figure("the reader process of an idle flow", [part], "% of a core", most=1)
 
 
 def _reader_process() -> psutil.Process:
-    found = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE  # of a query that has just ended
-        and "pyspark.sql.streaming.python_streaming_source_runner" in child.cmdline()
-    ]
+    children = psutil.Process().children(recursive=True)
+    found = readers_among(each for each in children if each.status() != psutil.STATUS_ZOMBIE)  # one that has just ended
     if len(found) != 1:
         raise RuntimeError(f"{len(found)} reader processes run below this process, one was expected")
     return found[0]
@@ -196,18 +185,9 @@ def _pauses(group: _Group, settings: Settings) -> list[Measure]:
     for each in _joins(group, settings.rounds, busy.writer, publishing=True):
         ends = [end_s for end_s in busy.ends_s if end_s >= each.begun_s]
         late_ms.append(1000 * (each.begun_s + each.pause_s - min(ends)) if ends else 0.0)
-    return [
-        Measure(
-            what="pause of a partition between two idle flows, trigger 100 ms, no listener",
-            subject=Series(name="partq", unit="ms", samples=tuple(idle_ms)),
-            goal=Goal(sign="<=", limit=150.0, unit="ms"),
-        ),
-        Measure(
-            what=f"between flows busy with batches of {BATCH_S:g} s: pause beyond the end of the running batch",
-            subject=Series(name="partq", unit="ms", samples=tuple(late_ms)),
-            goal=Goal(sign="<=", limit=200.0, unit="ms"),
-        ),
-    ]
+    busy_what = f"between flows busy with batches of {BATCH_S:g} s: pause beyond the end of the running batch"
+    idle_what = "pause of a partition between two idle flows, trigger 100 ms, no listener"
+    return [figure(idle_what, idle_ms, "ms", most=150), figure(busy_what, late_ms, "ms", most=200)]
 
 
 def _joins(

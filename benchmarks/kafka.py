@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.jars import SPARK_BEFORE, SPARK_VERSION, Jars, had
 from benchmarks.settings import PARTITIONS
-from tests.support.servers import Server, free_port
+from tools.servers import Server, free_port
 
 KAFKA_VERSION: Final = "4.3.1"
 BROKER_MEMORY: Final = "1g"  # as Kafka's own start script has it

@@ -24,9 +24,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import partq
 from benchmarks.bed import Bed, bed
 from benchmarks.kafka import note as kafka_note
-from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
 from benchmarks.spark import LOGS, logs
+from tools.report import Goal, Measure, Series
 
 EVERY_S: Final = 0.137
 MESSAGES: Final = 150

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -22,11 +21,8 @@ from typing import Final
 
 import psutil
 
-from benchmarks.bed import NAMESPACE
-from benchmarks.environment import ROOT
-from benchmarks.messages import FILES, make_messages
-from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.child import in_new_process
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
@@ -34,6 +30,8 @@ from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import StagedSegment, stage_of
 from partq_spark.objects import open_store
+from tools.messages import FILES, make_messages
+from tools.report import Goal, Measure, Series
 
 TIMES: Final = 8
 _INTERVAL_S: Final = 0.02
@@ -65,7 +63,8 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     peaks: dict[str, list[Peak]] = {"small": [], "large": []}
     for number in range(settings.rounds):
         for name, rows in (("small", settings.rows), ("large", settings.rows * TIMES)):
-            peaks[name].append(_in_new_process(settings.work / f"{name}-{number}", url, name, rows))
+            work = settings.work / f"{name}-{number}"
+            peaks[name].append(Peak(**in_new_process(__name__, work, url, name, rows, limit_s=_CHILD_LIMIT_S)))
             logger.info("round %d, %s: %s", number + 1, name, peaks[name][-1])
     whole = _series(f"{settings.rows * TIMES:,} messages", [peak.total for peak in peaks["large"]])
     base = _series(f"{settings.rows:,} messages", [peak.total for peak in peaks["small"]])
@@ -104,14 +103,6 @@ def _staged(queue: QueueLog, rows: int) -> list[StagedSegment]:
 
 
 # --- in the process of its own ----------------------------------------------------------------------------------------
-
-
-def _in_new_process(work: Path, url: str, queue: str, rows: int) -> Peak:
-    command = (sys.executable, "-m", "benchmarks.memory", str(work), url, queue, str(rows))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_CHILD_LIMIT_S, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"reading {queue} failed: {done.stderr[-2000:]}")
-    return Peak(**json.loads(done.stdout.splitlines()[-1]))
 
 
 class Sampler(threading.Thread):

@@ -21,18 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.bed import NAMESPACE
 from benchmarks.floor import BATCH_ROWS, FloorSource
-from benchmarks.messages import make_messages
-from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import LOGS, logs, session
-from benchmarks.staging import staged
+from benchmarks.staging import publish_rows
 from partq_spark.log.admin import create_queue, delete_queue
-from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
+from tools.messages import make_messages
+from tools.report import Goal, Measure, Series
 
 WARM_UP_BATCHES: Final = 100
 BATCHES: Final = 100
@@ -112,9 +109,7 @@ def publish_ahead(queue: QueueLog, publishes: int) -> None:
     """As a small producer would: each publish has a segment of its own with five messages."""
     messages = make_messages(publishes * BATCH_ROWS).combine_chunks()
     for number in range(publishes):
-        stage = stage_of(queue.refresh())
-        segment = staged(queue, stage, messages.slice(number * BATCH_ROWS, BATCH_ROWS), seed=str(number))
-        publish(queue, stage, [segment])
+        publish_rows(queue, messages.slice(number * BATCH_ROWS, BATCH_ROWS), seed=str(number))
 
 
 def durations(writer: DataStreamWriter, checkpoint: Path, batches: int) -> list[float]:

@@ -10,19 +10,29 @@ from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """`call` is `module:function`, imported only in the process that runs the part.
+    """`call` is `module:function` below `benchmarks`, imported only in the process that runs the part.
 
-    `takes` is told to people: minutes with default arguments on two cores. `limit_s` ends the part. One that has a
-    document of its own does not stand in docs/benchmarks.md.
+    `minutes` are those that it takes with default arguments on two cores, for people; ten times as long ends it. A deed
+    of part `bounds` is `within` it: it may be named alone, and stands in the document as a line of that part. A part
+    that has a document of its own does not stand in docs/benchmarks.md.
     """
 
     name: str
     call: str
     about: str
-    takes: str
-    limit_s: int
+    minutes: int
+    with_kafka: int = 0
+    within: str = ""
     has_own_document: bool = False
     any_rows: bool = False  # both sides have as many
+
+    @property
+    def limit_s(self) -> int:
+        return 600 * max(self.minutes, self.with_kafka)
+
+    def __str__(self) -> str:
+        kafka = f", with Kafka {self.with_kafka}" if self.with_kafka else ""
+        return f"{self.name:<11}{self.about}: {self.minutes} min{kafka}"
 
     def is_full(self, settings: Settings) -> bool:
         """Whether the outcome may go into the document: everything less is a trial."""
@@ -31,140 +41,104 @@ class Part:
 
 
 AGAINST: Final = "against"
-PARTS: Final = (
+BOUNDS: Final = "bounds"
+_COMPARED: Final = (
     Part(
         name="read",
-        call="benchmarks.throughput:read",
+        call="throughput:read",
         about="all columns and two into noop, with both Spark homes, against Spark's Parquet source (and Kafka)",
-        takes="10 min, with Kafka 15",
-        limit_s=5400,
+        minutes=10,
+        with_kafka=15,
     ),
     Part(
         name="publish",
-        call="benchmarks.throughput:publish",
-        about="a Parquet stream into a queue, against Spark's Parquet sink and a bare Python sink (and Kafka)",
-        takes="6 min, with Kafka 16",
-        limit_s=5400,
+        call="throughput:publish",
+        about="a Parquet stream into a queue, against Spark's Parquet sink and bare Python sinks (and Kafka)",
+        minutes=6,
+        with_kafka=16,
     ),
     Part(
         name="rows",
-        call="benchmarks.rows:measure",
+        call="rows:measure",
         about="rows of 19 columns in a typed queue, against Parquet files (and Kafka with JSON and Avro)",
-        takes="8 min, with Kafka 40",
-        limit_s=7200,
+        minutes=8,
+        with_kafka=40,
     ),
     Part(
         name="microbatch",
-        call="benchmarks.microbatch:measure",
+        call="microbatch:measure",
         about="micro-batches of 5 rows, partq to partq, against a bare Python source and sink, with both kinds of logs",
-        takes="12 min",
-        limit_s=3600,
+        minutes=12,
     ),
     Part(
         name="latency",
-        call="benchmarks.latency:measure",
+        call="latency:measure",
         about="one message until foreachBatch has it, alone and in a group (against Kafka)",
-        takes="8 min, with Kafka 20",
-        limit_s=5400,
+        minutes=8,
+        with_kafka=20,
     ),
     Part(
         name="memory",
-        call="benchmarks.memory:measure",
+        call="memory:measure",
         about="peak memory of reading, against reading eight times as much",
-        takes="6 min",
-        limit_s=5400,
-    ),
-    Part(
-        name="start",
-        call="benchmarks.starting:measure",
-        about="a session's first write and a query's start to end, with and without PySpark's archive in Spark's home",
-        takes="5 min",
-        limit_s=1800,
-    ),
-    Part(
-        name="workers",
-        call="benchmarks.workers:measure",
-        about="publishing, reading and small batches with two of Spark's settings for Python workers, and without",
-        takes="15 min",
-        limit_s=5400,
-    ),
-    Part(
-        name="planning",
-        call="benchmarks.planning:measure",
-        about="planning a batch for a query that is 10,000 and 100,000 publishes behind",
-        takes="6 min",
-        limit_s=1800,
-    ),
-    Part(
-        name="compaction",
-        call="benchmarks.compaction:measure",
-        about="reading 10,000 small publishes before and after compaction, against one publish of all",
-        takes="2 min",
-        limit_s=1800,
-    ),
-    Part(
-        name="head",
-        call="benchmarks.head:measure",
-        about="size of a queue's head over 100,000 publishes to 64 partitions",
-        takes="4 min",
-        limit_s=1800,
-    ),
-    Part(
-        name="publishers",
-        call="benchmarks.publishers:measure",
-        about="eight processes publish to one queue, on file: and on Azurite",
-        takes="2 min",
-        limit_s=1200,
-    ),
-    Part(
-        name="decide",
-        call="benchmarks.ownership:decide",
-        about="deciding who has what, for 1,000 flows and 10,000 partitions",
-        takes="1 min",
-        limit_s=600,
-    ),
-    Part(
-        name="flow",
-        call="benchmarks.ownership:flow",
-        about="a flow's heartbeat, and its way from bind to its first partitions",
-        takes="1 min",
-        limit_s=600,
+        minutes=6,
     ),
     Part(
         name="flows",
-        call="benchmarks.flows:measure",
+        call="flows:measure",
         about="streaming queries as flows: reading, small batches, idle time, pauses of handoffs",
-        takes="6 min",
-        limit_s=2400,
+        minutes=6,
     ),
     Part(
-        name="groups",
-        call="benchmarks.groups:measure",
-        about="one coordinator for 200 groups of 50 flows: processor time and memory",
-        takes="6 min",
-        limit_s=1800,
-    ),
-    Part(
-        name="page",
-        call="benchmarks.page:measure",
-        about="the web page with 200 partitions of 50 flows: drawing in Chromium, and what three browsers cost",
-        takes="3 min",
-        limit_s=900,
+        name="planning",
+        call="planning:measure",
+        about="planning a batch for a query that is 10,000 and 100,000 publishes behind",
+        minutes=6,
     ),
     Part(
         name="cost",
-        call="benchmarks.cost:measure",
+        call="cost:measure",
         about="requests to Azure Blob Storage for everything that partq does, and dollars (docs/cost.md)",
-        takes="3 min",
-        limit_s=900,
+        minutes=3,
         has_own_document=True,
     ),
     Part(
         name=AGAINST,
-        call="benchmarks.against:measure",
-        about="other parts (--of) at an earlier commit (--commit) and here, in turns",
-        takes="a round of each part, ten times",
-        limit_s=6 * 3600,
+        call="against:measure",
+        about="other parts, or bounds (--of), at an earlier commit (--commit) and here, ten rounds of each in turns",
+        minutes=36,
         any_rows=True,
     ),
 )
+_DEEDS: Final = (  # what is done, where it is, and its minutes
+    ("start", "drivers:start", "a session's first write and a query, with and without PySpark's archive", 5),
+    ("workers", "drivers:workers", "publishing and reading with two of Spark's settings for Python workers", 15),
+    ("compaction", "log:compaction", "reading 10,000 small publishes before and after compaction", 2),
+    ("head", "log:head", "size of a queue's head over 100,000 publishes to 64 partitions", 4),
+    ("publishers", "log:publishers", "eight processes publish to one queue, on file: and on Azurite", 2),
+    ("decide", "flow:decide", "deciding who has what, for 1,000 flows and 10,000 partitions", 1),
+    ("flow", "flow:flow", "a flow's heartbeat, and its way from bind to its first partitions", 1),
+    ("groups", "groups:measure", "processor time and memory of one coordinator for 200 groups of 50 flows", 6),
+    ("page", "page:measure", "200 partitions of 50 flows: drawing in Chromium, and serving three browsers", 3),
+)
+DEEDS: Final = tuple(
+    Part(name=name, call=f"{BOUNDS}.{call}", about=about, minutes=minutes, within=BOUNDS)
+    for name, call, about, minutes in _DEEDS
+)
+PARTS: Final = (*_COMPARED[:-1], *DEEDS, _COMPARED[-1])
+"""In the order of the document."""
+
+SHOWN: Final = {part.name: part.within or part.name for part in PARTS if not part.has_own_document}
+"""As which part of the document each stands."""
+
+
+def help_text() -> str:
+    """All parts, for people."""
+    lines = [f"  {part}" for part in _COMPARED]
+    lines += [f"  {BOUNDS:<11}what must stay small, each a process of its own, which may be named alone:"]
+    return "\n".join((*lines, *(f"    {deed}" for deed in DEEDS)))
+
+
+def named(names: list[str]) -> list[str]:
+    """The parts that are meant by these names, deeds in place of part `bounds`."""
+    return [each for name in names for each in ([deed.name for deed in DEEDS] if name == BOUNDS else [name])]

@@ -8,7 +8,6 @@ Warm: a new reader in the same process, the slowest of five.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from typing import Any, Final
@@ -27,17 +26,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from benchmarks.bed import NAMESPACE
-from benchmarks.environment import ROOT
-from benchmarks.messages import make_messages
-from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.child import in_new_process
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.spark.source import PartqDataSource
+from tools.messages import make_messages
+from tools.report import Measure, figure
 
 PUBLISHES: Final = 10_000
 WIDE: Final = 64
@@ -58,25 +56,14 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         segment = staged(queue, stage, make_messages(_ROWS))
         for _ in range(publishes):
             publish(queue, stage, [segment])
-        samples = [_in_new_process(url, name) for _ in range(settings.rounds)]
+        samples = [in_new_process(__name__, url, name, limit_s=_CHILD_LIMIT_S) for _ in range(settings.rounds)]
         measures += [
-            Measure(
-                what=f"{publishes:,} publishes behind, {partitions} partitions, {what}",
-                subject=Series(name="partq", unit="s", samples=tuple(sample[index] for sample in samples)),
-                goal=Goal(sign="<=", limit=limit_s, unit="s"),
+            figure(what, [sample[index] for sample in samples], "s", most=limit_s)
+            for index, what in enumerate(
+                f"{publishes:,} publishes behind, {partitions} partitions, {each}" for each in ("cold", "warm")
             )
-            for index, what in enumerate(("cold", "warm"))
         ]
     return measures, []
-
-
-def _in_new_process(url: str, queue: str) -> tuple[float, float]:
-    command = (sys.executable, "-m", "benchmarks.planning", url, queue)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_CHILD_LIMIT_S, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"planning failed: {done.stderr[-2000:]}")
-    cold_s, warm_s = json.loads(done.stdout)
-    return cold_s, warm_s
 
 
 def _plan_s(url: str, queue: str) -> float:

@@ -23,16 +23,16 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 import partq
-from benchmarks.bed import NAMESPACE, Bed, Rows, bed
+from benchmarks.bed import Bed, Rows, bed
 from benchmarks.jars import avro
 from benchmarks.kafka import note as kafka_note
-from benchmarks.messages import FILES
-from benchmarks.report import Goal, Measure
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream, run_to_end
 from benchmarks.throughput import BARE_SINK, BARE_SOURCE, DURABLE_SINK, ready_made, to_files, to_nothing
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.demo.flights import COLUMNS, KEY, ddl, load
+from tools.messages import FILES
+from tools.report import Goal, Measure
 
 CARRIER: Final = "carrier"
 DELAY: Final = "dep_delay"

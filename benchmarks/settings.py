@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import ROOT
+from tools import ROOT
 
 KEPT: Final = ROOT / ".venv/bench"  # what outlives a run: Kafka's jars, the outcomes
 OUTCOMES: Final = KEPT / "outcomes"
+NAMESPACE: Final = "bench"
 PARTITIONS: Final = 8
 DEFAULT_ROWS: Final = 8_000_000
 DEFAULT_ROUNDS: Final = 5

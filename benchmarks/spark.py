@@ -19,8 +19,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.messages import DDL
 from partq_spark.spark.local import QUICK_LOGS
+from tools.messages import DDL
 
 MASTER: Final = "local[2]"
 DRIVER_MEMORY: Final = "2g"

@@ -1,12 +1,13 @@
-"""Rows staged as one of a publisher's tasks does it, without Spark around it."""
+"""Rows staged and published as one of a publisher's tasks does it, without Spark around it."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 
 def staged(
@@ -20,3 +21,11 @@ def staged(
     if segment is None:
         raise RuntimeError(f"no message was staged for {queue}")
     return segment
+
+
+def publish_rows(
+    queue: QueueLog, rows: pa.Table, *, seed: str = "bench", identity: PublishIdentity | None = None
+) -> PublishResult:
+    """One publish of all `rows`, with a segment of its own."""
+    stage = stage_of(queue.refresh())
+    return publish(queue, stage, [staged(queue, stage, rows, seed=seed)], identity)

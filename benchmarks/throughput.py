@@ -19,7 +19,6 @@ from benchmarks.bed import Bed, bed
 from benchmarks.floor import FloorSource
 from benchmarks.kafka import note as kafka_note
 from benchmarks.ready_made import ReadySource, write_ready
-from benchmarks.report import FLOOR, Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from benchmarks.turns import Side, measures, take_turns
@@ -28,6 +27,7 @@ from partq_spark.query.settings import ddl, default_source_columns
 from partq_spark.spark.local import make_home
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
+from tools.report import FLOOR, Goal, Measure
 
 ALL: Final = ddl(default_source_columns(False))
 TEXTS: Final = "key string, value string"

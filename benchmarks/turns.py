@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.report import Goal, Measure, Series
 from benchmarks.spark import Run, checked
+from tools.report import Goal, Measure, Series
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,15 @@ start hears SIGINT. Nothing else.
 """
 
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
-from tests.support.servers import azurite, redis_server
 from tests.support.spark import lab, spark, spark_azurite
+from tools.servers import Azurite, RedisServer, running
 
-__all__ = ["azurite", "lab", "redis_server", "spark", "spark_azurite"]
+__all__ = ["lab", "spark", "spark_azurite"]
 
 # The same examples in every run, and no deadline: a busy machine is no failure. `--hypothesis-profile=explore` looks
 # further, with other examples every time; `quick` is for the tests that run after every change.
@@ -21,3 +23,17 @@ settings.load_profile("partq")
 # A shell lets what it starts in the background ignore SIGINT, and the programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """An Azurite for the whole session. Tests that kill or freeze a server start their own."""
+    with running(Azurite()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A redis-server for the whole session; use keys of your own, or start your own server to flush or kill it."""
+    with running(RedisServer()) as server:
+        yield server

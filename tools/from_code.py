@@ -22,7 +22,7 @@ from coordinator.metrics import METRICS as COORDINATOR
 from partq_spark.cli.main import cli
 from partq_spark.client import QueueConfig
 from partq_spark.spark.listener import METRICS as QUERY
-from tools.site import ROOT
+from tools import ROOT
 
 COMMANDS: Final = ROOT / "docs/cli.md"
 METRICS: Final = ROOT / "docs/metrics.csv"
@@ -78,7 +78,7 @@ def _commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[t
     context = click.Context(command)
     for name in command.list_commands(context):
         found = command.get_command(context, name)
-        assert found is not None  # noqa: S101 - the group has just listed it
+        assert found is not None
         yield from _commands(found, (*words, name))
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tools import ROOT
 
 
 def build(folder: Path) -> str:

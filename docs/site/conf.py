@@ -21,7 +21,7 @@ from sphinx.errors import ConfigError
 from sphinx.util.docutils import SphinxDirective
 
 import partq
-from benchmarks.report import markdown_line
+from tools.report import markdown_line
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

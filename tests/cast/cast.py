@@ -17,8 +17,9 @@ import partq
 from tests.cast import consumers, publisher
 from tests.cast.journal import EVENTS, NAME
 from tests.cast.sidecars import COORDINATOR, GROUP, Place, Sidecar, checkpoints
-from tests.support.processes import Program
-from tests.support.servers import ROOT, RedisServer
+from tools import ROOT
+from tools.processes import Program
+from tools.servers import RedisServer
 
 QUEUE: Final = "orders"
 _PUBLISHER: Final = Path(publisher.__file__)

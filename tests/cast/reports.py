@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import Environment
-from tests.support.servers import ROOT
+from tools import ROOT
+from tools.environment import Environment
 
 DOCUMENT: Final = ROOT / "docs/reliability.md"
 TITLE: Final = "# Reliability\n"

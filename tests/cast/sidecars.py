@@ -15,9 +15,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import partq
-from tests.support.processes import Program
-from tests.support.servers import free_port
 from tests.support.waiting import wait_until
+from tools.processes import Program
+from tools.servers import free_port
 
 WAIT_S: Final = 90.0  # on an idle machine all of it takes a second or two
 GROUP: Final = "billing"

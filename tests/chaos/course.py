@@ -14,12 +14,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import Environment
 from tests.cast.consumers import FAILURE
 from tests.cast.journal import EVENTS, LOG, read_facts, read_log
 from tests.cast.sidecars import GROUP
 from tests.cast.verdict import Verdict, judge_group
 from tests.chaos.faults import Kind
+from tools.environment import Environment
 
 NAME: Final = "course.json"
 

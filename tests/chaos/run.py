@@ -18,16 +18,16 @@ from typing import Final
 
 import psutil
 
-from benchmarks.environment import observe
 from tests.cast.journal import LOG, NAME, Journal, now_us, write_log
 from tests.cast.looks import Observer
 from tests.cast.sidecars import GROUP
 from tests.chaos.course import GROUPS, Course, Mode
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
 from tests.chaos.stage import SESSION_TIMEOUT_S, Player, Stage, stage
-from tests.support.processes import DRIVER_WAIT_S, Program
 from tests.support.waiting import wait_until
 from tests.world.facts import Befell
+from tools.environment import observe
+from tools.processes import DRIVER_WAIT_S, Program
 
 COORDINATORS: Final = ("coordinator-1", "coordinator-2")
 MESSAGES: Final = 20  # of a publish

@@ -20,10 +20,11 @@ from tests.cast.journal import EVENTS, NAME, read_facts
 from tests.chaos import driver
 from tests.chaos.course import GROUPS, OPTIONS, Course, Mode
 from tests.chaos.faults import FREEZING, Kind
-from tests.support.processes import Program, readers_among, spark_environment
-from tests.support.proxy import Proxy
-from tests.support.servers import Azurite, running
+from tests.support.jvm import spark_environment
 from tests.world.facts import Handled
+from tools.processes import Program, readers_among
+from tools.proxy import Proxy
+from tools.servers import Azurite, running
 
 CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from tests.support.processes import die_with_parent
+from tools.processes import die_with_parent
 
 WAIT_S = 60.0
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.processes import WAIT_S, command, environment, run, start
 from tests.support.command_line import Partq, json_lines
-from tests.support.servers import Azurite, free_port
+from tools.servers import Azurite, free_port
 
 pytestmark = pytest.mark.slow  # every process imports Arrow: half a second each
 

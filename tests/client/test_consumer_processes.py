@@ -20,8 +20,8 @@ from partq_spark.group.documents.redis_script import RIGHTS
 from tests.cast.sidecars import Place
 from tests.client.conftest import Make
 from tests.client.test_consumer import ROOT, WAIT_S, consuming, lag, publish
-from tests.support.servers import RedisServer, running
 from tests.support.waiting import wait_until
+from tools.servers import RedisServer, running
 
 PROGRAM = """
 import os, sys, time, partq

@@ -16,7 +16,7 @@ from coordinator.health import Answers, HealthServer, Metrics, PageServer, Statu
 from coordinator.settings import load_settings
 from partq_spark.base.errors import Invalid
 from partq_spark.page.memory import Timeline
-from tests.support.servers import free_port
+from tools.servers import free_port
 
 TOKEN = "a-token-for-tests"
 WELL = Status(alive=True, ready=True, looked_s=0.1, groups=3, leading=2, failing=0)

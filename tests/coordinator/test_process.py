@@ -13,8 +13,8 @@ from redis import Redis
 import partq
 from tests.cast.sidecars import Place, Sidecar
 from tests.group.ownership.redis_servers import SpecialRedis
-from tests.support.servers import Azurite, RedisServer, free_port, running
 from tests.support.waiting import wait_until
+from tools.servers import Azurite, RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 

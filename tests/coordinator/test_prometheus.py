@@ -18,8 +18,8 @@ from partq_spark.base.metrics import Collector
 from partq_spark.spark.listener import QueryMetrics
 from tests.cast.sidecars import Place
 from tests.house.test_metrics_files import ALERTS, dashboard_queries
-from tests.support.servers import Prometheus, free_port, running
 from tests.support.waiting import wait_until
+from tools.servers import Prometheus, free_port, running
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.crash, pytest.mark.slow]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import partq
-from tools.site import ROOT, build
+from tools import ROOT
+from tools.site import build
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -31,7 +31,7 @@ from tests.group.ownership.redis_servers import STORE_ID, open_redis
 from tests.group.test_checkpoints import A1, B1, QUEUE_ID, Lossy, checkpoints_in
 from tests.objects.conftest import azure_store, memory_store
 from tests.support.ownership import in_objects
-from tests.support.servers import RedisServer
+from tools.servers import RedisServer
 
 LEASE: Final = Lease(token="l", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
 STATE: Final = GroupState(queue_id="q", settings=GroupSettings(), partitions={}, flows={})

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.document import DOCUMENT, HEADLINE, TEMPLATE, document, merged, read_lines, write_document
-from benchmarks.environment import Environment
-from benchmarks.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, save
+from tools.document import DOCUMENT, HEADLINE, TEMPLATE, document, merged, read_lines, write_document
+from tools.environment import Environment
+from tools.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, save
 
+PARTS = {name: name for name in ("read", "publish", "rows", "microbatch", "latency", "memory", "flows", "planning")}
+PARTS |= {"head": "bounds", "against": "against"}
 MACHINE = Environment(
     date="2026-01-02 03:04 UTC",
     commit="abc",
@@ -73,7 +75,7 @@ def test_all_lines_are_kept_beside_the_headlines_and_those_of_parts_that_were_no
 ) -> None:
     assert load(save(outcome(), tmp_path / "new")) == outcome()
     page = tmp_path / "benchmarks.md"
-    write_document([outcome()], page)
+    write_document([outcome()], PARTS, page)
     text = page.read_text(encoding="utf-8")
     assert "{{" not in text
     assert text.count("not measured yet: scripts/bench ") == len(HEADLINE.findall(TEMPLATE.read_text(encoding="utf-8")))
@@ -82,22 +84,22 @@ def test_all_lines_are_kept_beside_the_headlines_and_those_of_parts_that_were_no
     old = read_lines(page.with_suffix(".csv").read_text(encoding="utf-8"))
     assert [line[:2] for line in old] == [("read", "reading"), ("read", "alone")]
     assert old[0] == reading
-    write_document([outcome("head", replace(MACHINE, cpu="another"))], page)
+    write_document([outcome("head", replace(MACHINE, cpu="another"))], PARTS, page)
     lines = read_lines(page.with_suffix(".csv").read_text(encoding="utf-8"))
     assert lines[:2] == old
-    assert {(line[0], line[9]) for line in lines[2:]} == {("head", "another, 2 cores")}
+    assert {(line[0], line[1][:6], line[9]) for line in lines[2:]} == {("bounds", "head: ", "another, 2 cores")}
     with pytest.raises(ValueError, match="2 machines"):
-        merged([outcome("read"), outcome("head", replace(MACHINE, cores=64))], [])
+        merged([outcome("read"), outcome("head", replace(MACHINE, cores=64))], [], PARTS)
     with pytest.raises(ValueError, match="places of parts"):
-        document([outcome()], lines, "{{reed: reading}}")
+        document([outcome()], lines, PARTS, "{{reed: reading}}")
     with pytest.raises(ValueError, match="columns"):
         read_lines("part,what\n")
 
 
 def test_a_headline_is_the_line_of_its_measure_and_of_what_it_is_compared_with() -> None:
-    lines = merged([outcome()], [])
+    lines = merged([outcome()], [], PARTS)
     template = "{{environment}}\n{{read: reading | oth}}\n{{read: reading | none}}\n{{read: alone}}"
-    text = document([outcome()], lines, template)
+    text = document([outcome()], lines, PARTS, template)
     assert [line.split(" | ")[0] for line in text.splitlines()] == [
         "a cpu, 2 cores, 24 GiB; ext4; Linux; Python 3.11",
         "| reading",
@@ -113,7 +115,7 @@ def test_every_headline_was_measured() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     lines = read_lines(DOCUMENT.with_suffix(".csv").read_text(encoding="utf-8"))
     template = TEMPLATE.read_text(encoding="utf-8")
-    shown = document([outcome()], lines, template)
+    shown = document([outcome()], lines, PARTS, template)
     assert [line for line in text.splitlines() if line.startswith("|")] == [
         line for line in shown.splitlines() if line.startswith("|")
     ]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cost, deeds, idle
-from benchmarks.cost_document import COST, read_tables
-from benchmarks.meter import Meter, counting_here, metered
-from benchmarks.prices import load_prices
-from benchmarks.requests import Counts, Kind, kind_of
-from tests.support.servers import Azurite, RedisServer
+from tools.cost import deeds, idle
+from tools.cost.document import COST, read_tables
+from tools.cost.meter import Meter, counting_here, metered
+from tools.cost.prices import IDLE_GOAL, MILLION_GOAL, load_prices
+from tools.cost.requests import Counts, Kind, kind_of
+from tools.servers import Azurite, RedisServer
 
 MOST_S = 25.0
 """What is measured over so long may differ from the month's figure by one request of each kind, and by a machine that
@@ -44,15 +44,15 @@ def there(azurite: Azurite) -> Iterator[Meter]:
 def test_what_a_program_does_asks_for_what_the_document_says(
     azurite: Azurite, here: Meter, stated: dict[str, Counts]
 ) -> None:
-    assert deeds.publishing(here, cost.made(azurite), 10_000, 2) == stated[cost.PUBLISH]
-    assert deeds.publishing(here, cost.made(azurite), 100, 2) == stated[cost.PUBLISH]
-    assert deeds.publishing_from_spark(here, cost.made(azurite)) == stated[cost.PUBLISH_SPARK]
-    assert deeds.reading(here, cost.made(azurite), 1000, 3) == stated[cost.READ]
-    alone = deeds.reading(here, cost.made(azurite), 1000, group=deeds.GROUP, ownership="none")
-    assert alone == stated[cost.READ_ALONE]
-    assert deeds.checkpointing(here, cost.made(azurite)) == stated[cost.CHECKPOINT]
-    assert deeds.looking(here, cost.made(azurite)) == stated[cost.LOOK] == Counts(reads=1)
-    alone = deeds.looking(here, cost.made(azurite), group=deeds.GROUP, ownership="none")
+    assert deeds.publishing(here, deeds.made(azurite), 10_000, 2) == stated[deeds.PUBLISH]
+    assert deeds.publishing(here, deeds.made(azurite), 100, 2) == stated[deeds.PUBLISH]
+    assert deeds.publishing_from_spark(here, deeds.made(azurite)) == stated[deeds.PUBLISH_SPARK]
+    assert deeds.reading(here, deeds.made(azurite), 1000, 3) == stated[deeds.READ]
+    alone = deeds.reading(here, deeds.made(azurite), 1000, group=deeds.GROUP, ownership="none")
+    assert alone == stated[deeds.READ_ALONE]
+    assert deeds.checkpointing(here, deeds.made(azurite)) == stated[deeds.CHECKPOINT]
+    assert deeds.looking(here, deeds.made(azurite)) == stated[deeds.LOOK] == Counts(reads=1)
+    alone = deeds.looking(here, deeds.made(azurite), group=deeds.GROUP, ownership="none")
     assert abs(alone.reads - 1) <= 0.1, "a look may be divided between two triggers"
     assert replace(alone, reads=0) == Counts()
 
@@ -64,18 +64,18 @@ def test_what_a_program_does_asks_for_what_the_document_says(
 def test_a_shared_flow_asks_for_what_the_document_says(
     azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
 ) -> None:
-    url = cost.made(azurite)
+    url = deeds.made(azurite)
     with deeds.coordinated(tmp_path, url, redis_server.url, there):
         # A session that is over because the machine is slow is claimed again, which is not what is counted here.
         found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership=redis_server.url, sessionTimeout="1h")
-        assert found == stated[cost.READ_REDIS]
-    url = cost.made(azurite)
+        assert found == stated[deeds.READ_REDIS]
+    url = deeds.made(azurite)
     with deeds.coordinated(tmp_path, url, "store", there):
         found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership="store", sessionTimeout="1h")
-        looks = found.reads - stated[cost.READ_OBJECTS].reads  # at the group's state, of a batch that takes long
-        assert replace(found, reads=found.reads - looks) == stated[cost.READ_OBJECTS]
+        looks = found.reads - stated[deeds.READ_OBJECTS].reads  # at the group's state, of a batch that takes long
+        assert replace(found, reads=found.reads - looks) == stated[deeds.READ_OBJECTS]
         assert 0 <= looks <= 2
-        assert deeds.beating(here, url) == stated[cost.BEAT]
+        assert deeds.beating(here, url) == stated[deeds.BEAT]
 
 
 @pytest.mark.azurite
@@ -120,5 +120,5 @@ def test_the_documents_dollars_are_the_tables(stated: dict[str, Counts]) -> None
     for name in (idle.NO_GROUP, idle.ALONE, idle.REDIS):
         (line,) = [row for row in text.splitlines() if row.startswith(f"| {name} |")]
         assert float(line.split("|")[-2]) == pytest.approx(prices.dollars(stated[name]), abs=0.01)
-        assert prices.dollars(stated[name]) <= cost.IDLE_GOAL
-    assert prices.dollars(stated[f"{cost.ROWS[1]:,} a batch: together"]) <= cost.MILLION_GOAL
+        assert prices.dollars(stated[name]) <= IDLE_GOAL
+    assert prices.dollars(stated["10,000 a batch: together"]) <= MILLION_GOAL

@@ -18,8 +18,8 @@ import yaml
 from coordinator.metrics import METRICS as COORDINATOR
 from partq_spark.base.metrics import Metric
 from partq_spark.spark.listener import METRICS as QUERY
-from tests.support.servers import prometheus_program
 from tools import from_code
+from tools.servers import prometheus_program
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "observe.md").read_text(encoding="utf-8")

@@ -13,8 +13,9 @@ import pytest
 
 from tests.cast.sidecars import Sidecar
 from tests.support import jvm
-from tests.support.servers import ROOT, RedisServer
 from tests.support.waiting import wait_until
+from tools import ROOT
+from tools.servers import RedisServer
 
 FOLDER = ROOT / "notebooks"
 FLOWS = r"(?m)^customer-\d 210 1:one 2:one 3:one 4:(?:one|two) 5:(?:one|two) 6:(?:one|two)$"

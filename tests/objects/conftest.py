@@ -16,7 +16,7 @@ from partq_spark.objects.local import LocalStore
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.urls import AzureUrl, parse_url
-from tests.support.servers import Azurite
+from tools.servers import Azurite
 
 PAGE_SIZE = 7
 """Small, so that listings have pages."""

@@ -19,8 +19,8 @@ from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError
 from partq_spark.objects import Document, ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING, without_secrets
 from tests.objects.conftest import FOUR_CALLS, PAGE_SIZE, azure_store, write
-from tests.support.proxy import Fault, Proxy, Seen
-from tests.support.servers import Azurite, free_port, running
+from tools.proxy import Fault, Proxy, Seen
+from tools.servers import Azurite, free_port, running
 
 pytestmark = pytest.mark.azurite
 

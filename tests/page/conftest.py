@@ -21,8 +21,8 @@ from partq_spark.page.access import access
 from partq_spark.page.app import Page
 from partq_spark.page.sections import Place
 from partq_spark.page.server import Server, listening
-from tests.support.browser import Browser, Tab, browser
 from tests.support.waiting import wait_until
+from tools.browser import Browser, Tab, browser
 
 TOKEN = "a-token-for-tests"
 WAIT_S: Final = 15.0

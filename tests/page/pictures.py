@@ -12,7 +12,7 @@ from typing import Final
 from tests.cast.sidecars import GROUP
 from tests.page.conftest import publish
 from tests.page.scene import QUEUE, Scene, scene
-from tests.support.browser import Tab, browser
+from tools.browser import Tab, browser
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "images"
 PATH: Final = f"/queues/{QUEUE}/groups/{GROUP}"

@@ -13,11 +13,11 @@ import pytest
 
 import partq
 from tests.cast.sidecars import GROUP
-from tests.page import crowd
 from tests.page.conftest import TOKEN, Served, acknowledge, publish, serving
 from tests.page.scene import QUEUE, scene
-from tests.support.browser import COUNT_DRAWS, Tab
 from tests.support.waiting import wait_until
+from tools import crowd
+from tools.browser import COUNT_DRAWS, Tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
 

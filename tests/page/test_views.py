@@ -16,7 +16,7 @@ from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, p
 from partq_spark.page.memory import COLOURS, MOST_MARKS, PATTERNS, SHOWN_DECISIONS, Timeline, marks
 from partq_spark.page.queue_views import message_rows
 from partq_spark.page.sections import fitting
-from tests.page.crowd import crowd
+from tools.crowd import crowd
 
 NOW = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
 READY, PAUSED = PartitionStatus.READY, PartitionStatus.PAUSED

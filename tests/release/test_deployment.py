@@ -31,8 +31,8 @@ from tests.docs.blocks import blocks
 from tests.docs.spark_options import checked_options
 from tests.release.check import build, check_contents
 from tests.support.command_line import takes
-from tests.support.servers import Prometheus, RedisServer, running
 from tests.support.waiting import wait_until
+from tools.servers import Prometheus, RedisServer, running
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import Environment, observe
 from tests.cast.publisher import KEYS
 from tests.cast.reports import DOCUMENT, conclude, filled, folder_of, parser_of, put_section, tell
 from tests.soak.run import Compared, Course, Outcome, compared, run
+from tools.environment import Environment, observe
 
 TEMPLATE: Final = Path(__file__).with_name("soak.md")
 

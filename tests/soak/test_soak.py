@@ -9,12 +9,12 @@ from typing import Final
 
 import pytest
 
-from benchmarks.environment import observe
 from tests.cast.publisher import key_of
 from tests.cast.sidecars import GROUP
 from tests.soak.__main__ import told, write_document
 from tests.soak.run import Course, Sample, grown, misread, run
 from tests.world.facts import Checkpointed, Given, Handled, Row
+from tools.environment import observe
 
 FLAT = Sample(at_s=0, objects=100, bytes=500_000, head_bytes=9000, messages=6000, references=2, entries=20, plan_ms=1.5)
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.data_source import Calls
-from tests.support.servers import Azurite
 from tests.support.spark import Lab
+from tools.servers import Azurite
 
 
 @pytest.fixture

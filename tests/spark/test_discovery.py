@@ -21,8 +21,9 @@ import pyspark
 import pytest
 
 import partq
-from tests.support.processes import Program, spark_environment
-from tests.support.servers import ROOT
+from tests.support.jvm import spark_environment
+from tools import ROOT
+from tools.processes import Program
 
 FOLDER = Path(__file__).parent / "discovery"
 SUBMIT = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]

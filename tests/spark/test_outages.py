@@ -13,9 +13,9 @@ import psutil
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.support.servers import Azurite
 from tests.support.spark import Lab, failure
 from tests.support.waiting import wait_until
+from tools.servers import Azurite
 
 pytestmark = [pytest.mark.spark, pytest.mark.azurite]
 

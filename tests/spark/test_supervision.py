@@ -19,9 +19,10 @@ import partq
 from partq import Invalid, Unavailable
 from partq_spark.base.effects import Effects
 from partq_spark.spark.supervision import Raised, keep_running, raised, refusal
-from tests.support.processes import Program, spark_environment
-from tests.support.servers import ROOT
+from tests.support.jvm import spark_environment
 from tests.support.spark import Lab
+from tools import ROOT
+from tools.processes import Program
 
 IN_THE_READER = """\
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform getDefaultReadLimit: \

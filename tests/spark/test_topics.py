@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.servers import ROOT
 from tests.support.spark import Lab, ended
+from tools import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.conformance("DIS-07")]
 

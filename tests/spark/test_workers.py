@@ -17,8 +17,8 @@ from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
 from tests.spark.columns import create, sent, spark
 from tests.support.data_source import Calls
-from tests.support.servers import Azurite
 from tests.support.spark import Lab
+from tools.servers import Azurite
 
 COUNT_FROZEN = """
 import gc

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 # The quick compiler alone: a driver of a test lives too short for the thorough one to pay.
 _SHORT_LIVED: Final = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _END_S: Final = 120
+_PASSED_ON: Final = ("PATH", "JAVA_HOME", "LANG", "LC_ALL")
 
 
 @cache
@@ -37,6 +39,28 @@ def home() -> Path:
 def environment() -> dict[str, str]:
     """For a process that starts Spark as it likes: a notebook's kernel, the demo."""
     return {"SPARK_HOME": str(home()), "SPARK_SUBMIT_OPTS": options()}
+
+
+def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The whole environment of a program that runs Spark: home and temporary files below `folder`, no credentials.
+
+    Nothing of the caller's own environment but what finds programs; `extra` comes on top.
+    """
+    own, temporary = folder / "home", folder / "tmp"
+    for each in (own, temporary):
+        each.mkdir(parents=True, exist_ok=True)
+    return {
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        "HOME": str(own),
+        "TMPDIR": str(temporary),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} {options()}",
+        "SPARK_HOME": str(home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **(extra or {}),
+    }
 
 
 def options() -> str:

@@ -23,7 +23,7 @@ import partq
 from partq_spark.spark.local import QUICK_LOGS
 from tests.support import jvm
 from tests.support.messages import browse, opened
-from tests.support.servers import Azurite
+from tools.servers import Azurite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

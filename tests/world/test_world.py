@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.servers import ROOT
 from tests.world.__main__ import shrunk, simulate
 from tests.world.facts import (
     Acknowledged,
@@ -40,6 +39,7 @@ from tests.world.log_plan import KEEPERS
 from tests.world.plan import HABITS, KINDS, Event, Plan, kind_of
 from tests.world.scheduler import SECOND_US, Scheduler
 from tests.world.world import World
+from tools import ROOT
 
 MANY: Final = (
     *("stop", "kill", "freeze", "twin", "cut between two lines", "switched between two lines"),

@@ -21,8 +21,8 @@ from partq_spark.objects.api import Document
 from tests.group.ownership.conftest import KEY, begin, token_of
 from tests.group.ownership.redis_servers import an_object_store
 from tests.log.queues import once
-from tests.support.servers import RedisServer
 from tests.support.way import Hooked
+from tools.servers import RedisServer
 
 
 @pytest.mark.parametrize(

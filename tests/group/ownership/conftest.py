@@ -9,7 +9,7 @@ import pytest
 
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, OwnershipRecord, Progress
 from partq_spark.group.ownership import Ownership, StateDocument
-from tests.support.servers import RedisServer, running
+from tools.servers import RedisServer, running
 
 KEY = GroupKey("default", "orders", "billing")
 """The group of tests that have a store of their own."""

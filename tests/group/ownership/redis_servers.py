@@ -16,7 +16,7 @@ from partq_spark.group.documents.urls import NAME, RedisUrl, parse_ownership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects.memory import MemoryStore
-from tests.support.servers import RedisServer
+from tools.servers import RedisServer
 
 STORE_ID: Final = "0123456789abcdef"
 """Of the object store that these tests do without."""

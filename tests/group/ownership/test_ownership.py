@@ -22,8 +22,8 @@ from tests.group.ownership.conftest import KEY, RECORD, a_record, last_beat, tok
 from tests.group.ownership.redis_servers import an_object_store
 from tests.support.ownership import OwnershipServer, in_objects
 from tests.support.properties import examples
-from tests.support.servers import RedisServer
 from tests.support.way import Hooked
+from tools.servers import RedisServer
 
 FLOWS = ("billing-1", "billing-2", "billing-20")
 NEIGHBOUR = GroupKey(KEY.namespace, KEY.queue, f"{KEY.group}-2")

@@ -17,8 +17,8 @@ from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, Reincarnated
 from tests.group.ownership.conftest import KEY, ME, RECORD, a_record, begin, last_beat, token_of, verbs
 from tests.group.ownership.redis_servers import STORE_ID, command, open_redis
-from tests.support.servers import RedisServer, running
 from tests.support.waiting import wait_until
+from tools.servers import RedisServer, running
 
 pytestmark = pytest.mark.redis
 

@@ -31,7 +31,7 @@ from partq_spark.group.documents.redis_script import RIGHTS
 from partq_spark.group.ownership import Ownership, Reincarnated, open_ownership
 from tests.group.ownership.conftest import KEY, begin, verbs
 from tests.group.ownership.redis_servers import SpecialRedis, an_object_store, open_redis
-from tests.support.servers import RedisServer, free_port, running
+from tools.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
 

@@ -20,9 +20,10 @@ import partq
 from tests.cast.sidecars import Sidecar
 from tests.group.ownership.redis_servers import SpecialRedis
 from tests.support import jvm
+from tests.support.jvm import spark_environment
 from tests.support.messages import assert_published, numbered_rows
-from tests.support.processes import Program, spark_environment
-from tests.support.servers import Azurite, free_port, running
+from tools.processes import Program
+from tools.servers import Azurite, free_port, running
 
 HERE = Path(__file__).parent
 ROWS = 300

@@ -15,8 +15,9 @@ import pytest
 
 import partq
 from tests.support.faults import Faults, Point
+from tests.support.jvm import spark_environment
 from tests.support.messages import assert_published, opened, write_files
-from tests.support.processes import Program, spark_environment
+from tools.processes import Program
 
 SCRIPT = Path(__file__).with_name("publisher.py")
 FILES, ROWS = 4, 60

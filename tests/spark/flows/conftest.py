@@ -22,10 +22,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import partq
 from tests.cast.sidecars import Sidecar
-from tests.support.processes import readers_among
-from tests.support.servers import RedisServer
 from tests.support.spark import Consumer, Lab
 from tests.support.waiting import WAIT_S, wait_until
+from tools.processes import readers_among
+from tools.servers import RedisServer
 
 GROUP = "billing"
 SESSION_S = 5

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.cast.cable import Cable
 from tests.spark.flows.conftest import GROUP, SESSION_S, Gate, Shared, flow_of, frozen, got, marked, readers
-from tests.support.servers import RedisServer
 from tests.support.spark import Consumer, ended, failure
 from tests.support.waiting import wait_until
+from tools.servers import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -1,7 +1,6 @@
-"""Real servers for tests: Azurite (Azure Blob's emulator), redis-server and Prometheus, on free ports of 127.0.0.1.
+"""Real servers: Azurite (Azure Blob's emulator), redis-server and Prometheus, on free ports of 127.0.0.1.
 
-Only starting, stopping, freezing and addressing lives here, and the session fixtures `azurite` and `redis_server`,
-which `tests/conftest.py` offers to every suite.
+Only starting, stopping, freezing and addressing lives here.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import pytest
+from tools import ROOT
+from tools.processes import Program
 
-from tests.support.processes import Program
-
-ROOT: Final = Path(__file__).resolve().parents[2]
 _START_WAIT_S: Final = 30.0
 _STOP_WAIT_S: Final = 10.0
 
@@ -227,17 +224,3 @@ def running(server: S) -> Iterator[S]:
         yield server.start()
     finally:
         server.stop()
-
-
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[Azurite]:
-    """An Azurite for the whole session. Tests that kill or freeze a server start their own."""
-    with running(Azurite()) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    """A redis-server for the whole session; use keys of your own, or start your own server to flush or kill it."""
-    with running(RedisServer()) as server:
-        yield server

@@ -1,4 +1,4 @@
-"""Part `groups`: what one coordinator process takes for 200 groups of 50 flows each, with its default timers.
+"""`groups`: what one coordinator process takes for 200 groups of 50 flows each, with its default timers.
 
 Each group has a queue of its own with 50 partitions, and every flow one of them: state, records and checkpoints are
 written beforehand, by the stores' own calls. The 10,000 flows are played by one process that only sends their
@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import psutil
 
-from benchmarks.environment import ROOT
-from benchmarks.ownership import NAMESPACE, balanced, coordinator_process
-from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import Settings
+from benchmarks.bounds.flow import balanced
+from benchmarks.settings import NAMESPACE, Settings
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents.redis_script import SCRIPT, SHA
 from partq_spark.group.documents.urls import store_id
@@ -36,15 +35,16 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.groups import create_group
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import UNCHANGED, ObjectStore, open_store
-from tests.support.processes import die_with_parent
-from tests.support.servers import RedisServer, running
+from tools import ROOT
+from tools.processes import Program, coordinator
+from tools.report import Measure, figure
+from tools.servers import RedisServer, running
 
 GROUPS: Final = 200
 FLOWS: Final = 50
 _INTERVAL_S: Final = 1.0  # of heartbeats: the default
 _SETTLE_S: Final = 5.0
 _ADOPT_WAIT_S: Final = 120.0
-_STOP_WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.5
 _TURNS: Final = 7
 logger = logging.getLogger(__name__)
@@ -58,7 +58,10 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     with running(RedisServer()) as redis:
         keys = _prepared(url, redis, groups)
         logger.info("groups: %d groups are made", groups)
-        with _beating(redis, groups, url), coordinator_process(settings.work, url, redis.url) as process:
+        with (
+            _beating(settings.work, redis, groups, url),
+            coordinator(settings.work, url, redis.url, namespace=NAMESPACE) as process,
+        ):
             adopted_s = _wait_adopted(redis, keys, url)
             time.sleep(_SETTLE_S)
             shares, sizes_mb = [], []
@@ -68,21 +71,11 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
                 sizes_mb.append(size_mb)
                 logger.info("groups: %.1f %% of a core, %.0f MB", share, size_mb)
             _check_undisturbed(redis, keys, url)
+    played = f"one coordinator, {groups} groups of {FLOWS} flows: processor time"
     return [
-        Measure(
-            what=f"one coordinator, {groups} groups of {FLOWS} flows: processor time",
-            subject=Series(name="partq", unit="% of a core", samples=tuple(shares)),
-            goal=Goal(sign="<=", limit=20.0, unit="%"),
-        ),
-        Measure(
-            what="its resident memory, the largest of the minute",
-            subject=Series(name="partq", unit="MB", samples=tuple(sizes_mb)),
-            goal=Goal(sign="<=", limit=200.0, unit="MB"),
-        ),
-        Measure(
-            what="from its start until it has adopted all groups",
-            subject=Series(name="partq", unit="s", samples=(adopted_s,)),
-        ),
+        figure(played, shares, "% of a core", most=20),
+        figure("its resident memory, the largest of the minute", sizes_mb, "MB", most=200),
+        figure("from its start until it has adopted all groups", [adopted_s], "s"),
     ], []
 
 
@@ -166,21 +159,13 @@ def _check_undisturbed(redis: RedisServer, keys: list[GroupKey], url: str) -> No
 
 
 @contextmanager
-def _beating(redis: RedisServer, groups: int, url: str) -> Iterator[None]:
+def _beating(work: Path, redis: RedisServer, groups: int, url: str) -> Iterator[None]:
     """All flows beat, once a second each, by a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.groups", str(redis.port), str(groups), url]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from the main thread
-    )
-    try:
+    command = [sys.executable, "-m", __name__, str(redis.port), str(groups), url]
+    with Program(command, name="heartbeats", folder=work, environment={**os.environ, "PYTHONPATH": str(ROOT)}) as beats:
         yield
-        if process.poll() is not None:
-            raise RuntimeError(f"the heartbeats ended by themselves, with {process.returncode}")
-    finally:
-        process.kill()
-        process.wait(_STOP_WAIT_S)
+        if beats.code is not None:
+            raise RuntimeError(f"the heartbeats ended by themselves, with {beats.code}\n{beats.tail()}")
 
 
 def _packed(*words: str) -> bytes:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.environment import Environment
-from benchmarks.requests import Counted, Counts
+from tools.cost.requests import Counted, Counts
+from tools.environment import Environment
 
 HEADER = ("measure", "partq", "compared with", "ratio", "goal", "")
 FLOOR = "bare Python"  # how the names begin of a source or sink that does nothing
@@ -98,6 +98,14 @@ class Measure:
             str(self.goal) if self.goal else "",
             self.verdict(floor),
         )
+
+
+def figure(
+    what: str, samples: Iterable[float], unit: str, *, most: float | None = None, name: str = "partq"
+) -> Measure:
+    """A line that is compared with nothing: what was found, round by round, and how much it may be at most."""
+    goal = Goal(sign="<=", limit=most, unit=unit.removesuffix(" of a core")) if most is not None else None
+    return Measure(what=what, subject=Series(name=name, unit=unit, samples=tuple(samples)), goal=goal)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

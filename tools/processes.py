@@ -1,4 +1,4 @@
-"""Programs that tests run in processes of their own: starting them, waiting for them, killing them, their logs.
+"""Programs that run in processes of their own: starting them, waiting for them, killing them, their logs.
 
 A program is mostly a Spark driver: Python, the JVM that it starts, and the Python workers that the JVM starts, which
 leave the driver's process group. So a family is found by parenthood. Every wait ends, and ends at once with the
@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self, TypeVar
 
 import psutil
 
-from tests.support import jvm
+from tools import ROOT
 
 T = TypeVar("T")
 
@@ -34,34 +34,11 @@ _COUNT_S: Final = 1.0  # between two counts of a family, which look at every pro
 _LOG_TAIL: Final = 6000
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_PASSED_ON: Final = ("PATH", "JAVA_HOME", "LANG", "LC_ALL")
 
 
 def die_with_parent() -> None:
     """For `preexec_fn`: the kernel kills this child when the thread that started it ends, however that ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of a program that runs Spark: home and temporary files below `folder`, no credentials.
-
-    Nothing of the caller's own environment but what finds programs; `extra` comes on top.
-    """
-    home, temporary = folder / "home", folder / "tmp"
-    for each in (home, temporary):
-        each.mkdir(parents=True, exist_ok=True)
-    return {
-        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-        "HOME": str(home),
-        "TMPDIR": str(temporary),
-        "SPARK_LOCAL_DIRS": str(temporary),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} {jvm.options()}",
-        "SPARK_HOME": str(jvm.home()),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        **(extra or {}),
-    }
 
 
 class Program:
@@ -214,6 +191,18 @@ class Program:
     def tail(self) -> str:
         """The end of the log, for messages."""
         return f"--- the end of {self.log}\n{self.text()[-_LOG_TAIL:]}"
+
+
+def coordinator(
+    folder: Path, store: str, ownership: str, *, namespace: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> Program:
+    """`python -m coordinator` with its defaults, but without a health server, and with its log as JSON; `variables` are
+    set on top of this process' environment.
+    """
+    given = {"PARTQ_COORDINATOR_HEALTH_PORT": "0", "PARTQ_COORDINATOR_LOG_FORMAT": "json", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "coordinator", "--store", store, "--namespace", namespace]
+    command += ["--ownership", ownership]
+    return Program(command, name="coordinator", folder=folder, environment={**os.environ, **variables, **given})
 
 
 def readers_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

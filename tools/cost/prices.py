@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.requests import Counts, Kind
+from tools import ROOT
+from tools.cost.requests import Counts, Kind
 
-PRICES: Final = Path(__file__).with_name("prices.toml")
+PRICES: Final = ROOT / "benchmarks/prices.toml"
+MILLION_GOAL: Final = 0.003
+IDLE_GOAL: Final = 3.0
+"""Dollars at most for a million messages in batches of 10,000, and for a query that is idle for a month."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,28 +1,20 @@
-"""Parts `decide` and `flow`: what a decision takes, what a heartbeat costs, and how soon a flow has its partitions.
-
-`decide` is the core alone, without I/O. `flow` has a real redis-server, a real coordinator process with its defaults,
-and a session in this process, all on one machine.
+"""What a decision takes (`decide`, the core alone, without I/O), what a heartbeat costs and how soon a flow has its
+partitions (`flow`, with a real redis-server, a real coordinator process and a session in this process, over loopback).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import subprocess
-import sys
+import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
-from benchmarks.environment import ROOT
-from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from coordinator.core.events import FlowBound, FlowExpired, Tick
 from coordinator.core.machine import decide as decide_event
 from partq_spark.group.codec import decode_state
@@ -35,11 +27,10 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.groups import create_group
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import ObjectStore, open_store
-from tests.support.processes import die_with_parent
-from tests.support.servers import RedisServer, running
+from tools.processes import coordinator
+from tools.report import Measure, figure
+from tools.servers import RedisServer, running
 
-NAMESPACE: Final = "bench"
-NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 FLOWS: Final = 1_000
 OWNED: Final = 10_000
 _DELAY_S: Final = 5.0
@@ -57,16 +48,17 @@ _STOP_WAIT_S: Final = 10.0
 
 def decide(settings: Settings) -> tuple[list[Measure], list[str]]:
     """One flow joins, and half of the flows are lost."""
+    owners = [Owner(f"flow-{number:04d}", f"{number:016x}") for number in range(FLOWS)]
     joins, losses, plans = [], [], []
     moved = 0
     event = FlowBound(flow="newcomer", instance="f" * 16)
     for _ in range(settings.rounds):
-        state = _balanced(0.0)
+        state = balanced(owners, OWNED, GroupSettings(rebalance_delay_s=0.0), queue_id="q")
         begun_s = time.perf_counter()
         after, _ = decide_event(state, event, 0.0)
         joins.append(1000 * (time.perf_counter() - begun_s))
         moved = sum(partition.phase is not Phase.OWNED for partition in after.partitions.values())
-        state = _balanced(_DELAY_S)
+        state = balanced(owners, OWNED, GroupSettings(rebalance_delay_s=_DELAY_S), queue_id="q")
         lost = list(state.flows.values())[::2]
         begun_s = time.perf_counter()
         for flow in lost:
@@ -75,28 +67,12 @@ def decide(settings: Settings) -> tuple[list[Measure], list[str]]:
         begun_s = time.perf_counter()
         decide_event(state, Tick(), _DELAY_S)
         plans.append(1000 * (time.perf_counter() - begun_s))
+    joined = f"one flow joins {FLOWS:,} flows on {OWNED:,} partitions, delay 0: {moved} handoffs planned"
     return [
-        Measure(
-            what=f"one flow joins {FLOWS:,} flows on {OWNED:,} partitions, delay 0: {moved} handoffs planned",
-            subject=Series(name="partq", unit="ms", samples=tuple(joins)),
-            goal=Goal(sign="<=", limit=50.0, unit="ms"),
-        ),
-        Measure(
-            what="half of them are lost: the complete plan when the delay is over",
-            subject=Series(name="partq", unit="ms", samples=tuple(plans)),
-            goal=Goal(sign="<=", limit=150.0, unit="ms"),
-        ),
-        Measure(
-            what="noticing each of the lost before that",
-            subject=Series(name="partq", unit="ms", samples=tuple(losses)),
-        ),
+        figure(joined, joins, "ms", most=50),
+        figure("half of them are lost: the complete plan when the delay is over", plans, "ms", most=150),
+        figure("noticing each of the lost before that", losses, "ms"),
     ], []
-
-
-def _balanced(rebalance_delay_s: float) -> GroupState:
-    owners = [Owner(f"flow-{number:04d}", f"{number:016x}") for number in range(FLOWS)]
-    settings = GroupSettings(rebalance_delay_s=rebalance_delay_s)
-    return balanced(owners, OWNED, settings, queue_id="q")
 
 
 def balanced(owners: Sequence[Owner], partitions: int, settings: GroupSettings, *, queue_id: str) -> GroupState:
@@ -127,26 +103,14 @@ def flow(settings: Settings) -> tuple[list[Measure], list[str]]:
         first_ms, second_ms = _binds(redis, settings)
     sent = sum(count for (is_script, _), count in commands.items() if not is_script)
     inside = ", ".join(f"{count} {name}" for (is_script, name), count in sorted(commands.items()) if is_script)
-    measures = [
-        Measure(
-            what="commands that a heartbeat sends, each one round trip",
-            subject=Series(name="partq", unit="commands", samples=(float(sent),)),
-            goal=Goal(sign="<=", limit=1.0, unit="command"),
-        ),
-        Measure(
-            what="a heartbeat, from call to return", subject=Series(name="partq", unit="ms", samples=tuple(beats_ms))
-        ),
-        Measure(
-            what=f"bind to first assignment, delay 0: all {PARTITIONS} partitions of an unassigned queue",
-            subject=Series(name="partq", unit="ms", samples=tuple(first_ms)),
-            goal=Goal(sign="<=", limit=50.0, unit="ms"),
-        ),
-        Measure(
-            what=f"the same, {PARTITIONS // 2} of them handed over by another flow that is idle",
-            subject=Series(name="partq", unit="ms", samples=tuple(second_ms)),
-        ),
-    ]
-    return measures, [f"Inside of its one script a heartbeat makes Redis count {inside}."]
+    bound = f"bind to first assignment, delay 0: all {PARTITIONS} partitions of an unassigned queue"
+    handed = f"the same, {PARTITIONS // 2} of them handed over by another flow that is idle"
+    return [
+        figure("commands that a heartbeat sends, each one round trip", [float(sent)], "commands", most=1),
+        figure("a heartbeat, from call to return", beats_ms, "ms"),
+        figure(bound, first_ms, "ms", most=50),
+        figure(handed, second_ms, "ms"),
+    ], [f"Inside of its one script a heartbeat makes Redis count {inside}."]
 
 
 def _beats(redis: RedisServer, settings: Settings, beats: int) -> tuple[list[float], Counter[tuple[bool, str]]]:
@@ -166,7 +130,7 @@ def _beats(redis: RedisServer, settings: Settings, beats: int) -> tuple[list[flo
             begun_s = time.perf_counter()
             store.beat(key, record)
             taken_s.append(time.perf_counter() - begun_s)
-        medians_ms.append(1000 * sorted(taken_s)[len(taken_s) // 2])
+        medians_ms.append(1000 * statistics.median(taken_s))
     store.close()
     return medians_ms, seen
 
@@ -203,7 +167,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
         return Session(ownership, GroupInQueue(queue, key.group), checkpoints_of(queue, key.group), name)
 
     first_ms, second_ms = [], []
-    with coordinator_process(settings.work, url, redis.url):
+    with coordinator(settings.work, url, redis.url, namespace=NAMESPACE):
         warm_up = session("warm-up")
         warm_up.bind(wait_s=_START_WAIT_S)
         warm_up.unbind()
@@ -252,33 +216,3 @@ def _wait_unassigned(redis: RedisServer, key: GroupKey, objects: ObjectStore) ->
                 return
         time.sleep(0.01)
     raise RuntimeError(f"the group has owners {_BIND_WAIT_S:g} s after the last flow has left")
-
-
-@contextmanager
-def coordinator_process(
-    folder: Path, store: str, ownership: str, *, log_format: str = "text", variables: Mapping[str, str] = NO_VARIABLES
-) -> Iterator[subprocess.Popen[bytes]]:
-    """`python -m coordinator` with its defaults, without a health server; ended by its id."""
-    environment = {**os.environ, **variables, "PARTQ_COORDINATOR_HEALTH_PORT": "0", "PYTHONPATH": str(ROOT)}
-    environment["PARTQ_COORDINATOR_LOG_FORMAT"] = log_format
-    command = [sys.executable, "-m", "coordinator", "--store", store, "--namespace", NAMESPACE]
-    command += ["--ownership", ownership]
-    with (folder / "coordinator.log").open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from the main thread
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_WAIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_WAIT_S)

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import ROOT
-from benchmarks.prices import Prices
-from benchmarks.report import Outcome, markdown_table
-from benchmarks.requests import Counted, Counts, Kind
+from tools import ROOT
+from tools.cost.prices import Prices
+from tools.cost.requests import Counted, Counts, Kind
+from tools.report import Outcome, markdown_table
 
 COST: Final = ROOT / "docs/cost.md"
-TEMPLATE: Final = Path(__file__).with_name("cost_template.md")
+TEMPLATE: Final = ROOT / "benchmarks/cost_template.md"
 _PLACE: Final = re.compile(r"^\{\{([a-z]+)\}\}$", re.MULTILINE)
 _LAST: Final = {"each": "$ for 10,000", "million": "$", "month": "$ a month"}
 _FIRST: Final = {"each": "what", "million": "a million messages", "month": "by the month (730 h)"}

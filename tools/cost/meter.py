@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from benchmarks.requests import Counts, Kind, kind_of
-from tests.support.proxy import Proxy, Seen
-from tests.support.servers import Azurite
+from tools.cost.requests import Counts, Kind, kind_of
+from tools.proxy import Proxy, Seen
+from tools.servers import Azurite
 
 CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
 

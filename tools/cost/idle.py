@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks import deeds
-from benchmarks.meter import Meter
-from benchmarks.requests import Counts
 from partq_spark.group.ownership.encoding import BEATS_IN
-from tests.support.servers import Azurite, RedisServer
+from tools.cost import deeds
+from tools.cost.meter import Meter
+from tools.cost.requests import Counts
+from tools.servers import Azurite, RedisServer
 
 MONTH_S: Final = 730 * 3600.0
 WARM_S: Final = 12.0
@@ -49,9 +49,7 @@ def idle(
 ) -> dict[str, Counts]:
     """Each by its name, in requests of one second. `here` counts this process, `there` the coordinators."""
     names = (NO_GROUP, SELDOM, ALONE, REDIS, OBJECTS, LEADER_OBJECTS)
-    urls = {name: azurite.fresh_url() for name in names}
-    for url in urls.values():
-        deeds.create(url)
+    urls = {name: deeds.made(azurite) for name in names}
     group = {"group": deeds.GROUP}
     queries = (
         _Idle(url=urls[NO_GROUP], options={}),

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools import ROOT
+
 _FSYNCS = 200
 
 

@@ -21,21 +21,34 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from benchmarks.messages import make_messages
-from benchmarks.meter import CREDENTIALS, Meter
-from benchmarks.ownership import NAMESPACE, coordinator_process
-from benchmarks.requests import Counts, least
 from partq_spark import client
 from partq_spark.spark.options import batch_sink_options
 from partq_spark.spark.reader import PartqStreamReader
 from partq_spark.spark.writer import PartqBatchWriter
+from tools.cost.meter import CREDENTIALS, Meter
+from tools.cost.requests import Counts, least
+from tools.messages import make_messages
+from tools.processes import coordinator
+from tools.servers import Azurite
 
+NAMESPACE: Final = "bench"
 QUEUE: Final = "orders"
 GROUP: Final = "billing"
 PARTITIONS: Final = 4
 TASKS: Final = 4
 REPEATED: Final = 10
 """Batches that are read, looks that are averaged."""
+
+# How docs/cost.md calls them.
+PUBLISH: Final = "publish a batch of less than 8 MiB"
+PUBLISH_SPARK: Final = f"publish a micro-batch of {TASKS} tasks from Spark"
+READ: Final = f"read a batch that lies in {PARTITIONS} partitions, without a group"
+READ_ALONE: Final = "the same, by a query that has its group to itself"
+READ_REDIS: Final = "the same, by a flow of a group shared by Redis"
+READ_OBJECTS: Final = "the same, by a flow of a group shared with `ownership=store`"
+CHECKPOINT: Final = "write the checkpoint of a partition"
+LOOK: Final = "an idle look, with or without a group"
+BEAT: Final = "a heartbeat with `ownership=store`"
 
 COLUMNS: Final = StructType().add("key", "string").add("value", "binary")
 _MOST_LOOKS: Final = 100
@@ -92,13 +105,17 @@ def query(url: str, **options: str) -> Iterator[Query]:
 def coordinated(work: Path, url: str, ownership: str, meter: Meter) -> Iterator[None]:
     """A coordinator, with its defaults and a meter of its own, for the length of a `with` block."""
     folder = Path(tempfile.mkdtemp(dir=work))
-    with coordinator_process(folder, url, ownership, variables={CREDENTIALS: meter.credentials}):
+    with coordinator(folder, url, ownership, namespace=NAMESPACE, variables={CREDENTIALS: meter.credentials}):
         yield
 
 
-def create(url: str, partitions: int = PARTITIONS) -> client.Queue:
-    """The queue that the deeds are done to. Groups settle at once: what is counted is not how long that takes."""
-    return client.create_queue(QUEUE, partitions=partitions, store=url, namespace=NAMESPACE, rebalance_delay_s=0.0)
+def made(azurite: Azurite) -> str:
+    """The URL of a new store with the queue that the deeds are done to. Groups settle at once: what is counted is not
+    how long that takes.
+    """
+    url = azurite.fresh_url()
+    client.create_queue(QUEUE, partitions=PARTITIONS, store=url, namespace=NAMESPACE, rebalance_delay_s=0.0)
+    return url
 
 
 def opened(url: str) -> client.Queue:

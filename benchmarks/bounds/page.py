@@ -1,33 +1,34 @@
-"""Part `page`: what drawing the live picture takes a browser, and what three of them cost the server.
+"""`page`: what drawing the live picture takes a browser, and what three of them cost the server.
 
 The page is served by a process of its own. It really looks at a queue of 200 partitions with their checkpoints; the
-flows, and what changes from look to look, are made up (`tests.page.crowd`), because 50 flows would want a machine of
+flows, and what changes from look to look, are made up (`tools.crowd`), because 50 flows would want a machine of
 their own. The browser is Chromium without a window; times are its main thread's processor time.
 """
 
 from __future__ import annotations
 
-import subprocess
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 import psutil
 
-from benchmarks.environment import ROOT
-from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
 from partq_spark import client
 from partq_spark.page.access import access
 from partq_spark.page.app import Page
 from partq_spark.page.sections import Place
 from partq_spark.page.server import Server, listening
-from tests.page import crowd
-from tests.support.browser import COUNT_DRAWS, Tab, browser
-from tests.support.processes import die_with_parent
+from tools import ROOT, crowd
+from tools.browser import COUNT_DRAWS, Tab, browser
+from tools.processes import Program
+from tools.report import Measure, figure
 
 QUEUE: Final = "orders"
 GROUP: Final = "billing"
@@ -42,7 +43,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     store = f"file://{settings.work}/store"
     _fill(store)
     round_s = ROUND_S / 5 if settings.quick else ROUND_S
-    with _served(store) as (url, server), browser(settings.work / "chromium") as chromium:
+    with _served(settings.work, store) as (url, server), browser(settings.work / "chromium") as chromium:
         tabs = [chromium.tab() for _ in range(VIEWERS)]
         tabs[0].look(1200, 900)
         tabs[0].open(url)
@@ -55,23 +56,10 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
             tab.leave()
         time.sleep(5)  # longer than a page that was left is still looked at for
         idle = tuple(_percent(server, round_s) for _ in range(settings.rounds))
-    what = f"{PARTITIONS} partitions of {FLOWS} flows"
     return [
-        Measure(
-            what=f"drawing news of {what}",
-            subject=Series(name="partq", unit="ms", samples=draws_ms),
-            goal=Goal(sign="<=", limit=200, unit="ms"),
-        ),
-        Measure(
-            what=f"serving them to {VIEWERS} browsers: processor time",
-            subject=Series(name="partq", unit="% of a core", samples=served),
-            goal=Goal(sign="<=", limit=5, unit="%"),
-        ),
-        Measure(
-            what="serving nobody: processor time",
-            subject=Series(name="partq", unit="% of a core", samples=idle),
-            goal=Goal(sign="<=", limit=1, unit="%"),
-        ),
+        figure(f"drawing news of {PARTITIONS} partitions of {FLOWS} flows", draws_ms, "ms", most=200),
+        figure(f"serving them to {VIEWERS} browsers: processor time", served, "% of a core", most=5),
+        figure("serving nobody: processor time", idle, "% of a core", most=1),
     ], []
 
 
@@ -107,18 +95,12 @@ def _percent(server: psutil.Process, round_s: float) -> float:
 
 
 @contextmanager
-def _served(store: str) -> Iterator[tuple[str, psutil.Process]]:
+def _served(work: Path, store: str) -> Iterator[tuple[str, psutil.Process]]:
     """The address of the group's page, and the process that serves it."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.page", store],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from a benchmark's main thread
-    ) as process:
-        port = int(process.stdout.readline() if process.stdout is not None else 0)
-        yield f"http://127.0.0.1:{port}/queues/{QUEUE}/groups/{GROUP}", psutil.Process(process.pid)
-        process.kill()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with Program([sys.executable, "-m", __name__, store], name="page", folder=work, environment=environment) as process:
+        port = process.wait_until(lambda: re.findall(r"^port (\d+)$", process.text(), re.MULTILINE), "its port")
+        yield f"http://127.0.0.1:{port[0]}/queues/{QUEUE}/groups/{GROUP}", psutil.Process(process.pid)
 
 
 def _serve(store: str) -> None:
@@ -134,7 +116,7 @@ def _serve(store: str) -> None:
     client.Queue.watching = watching  # type: ignore[assignment,method-assign]
     page = Page(Place(store=store, namespace="default", ownership="none"), access("127.0.0.1", {}))
     server = Server(page.app, listening("127.0.0.1", 0), ending=page.end)
-    sys.stdout.write(f"{server.port}\n")
+    sys.stdout.write(f"port {server.port}\n")
     sys.stdout.flush()
     server.run()
 

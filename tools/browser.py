@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.processes import die_with_parent
+from tools.processes import die_with_parent
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 WAIT_S: Final = 30.0

@@ -1,0 +1,258 @@
+"""What many small publishes cost a reader (`compaction`), how large the head becomes and what a publish costs then
+(`head`), and how many of them several processes make beside each other (`publishers`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
+from benchmarks.staging import publish_rows, staged
+from partq_spark.log import codec, tree
+from partq_spark.log.admin import create_queue
+from partq_spark.log.compaction import Compacted, compact
+from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.reading import RangeReader
+from partq_spark.log.staged import stage_of
+from partq_spark.objects import open_store
+from partq_spark.query.columns import batches, default_columns
+from tools import ROOT
+from tools.messages import make_messages
+from tools.report import Goal, Measure, Series, figure
+from tools.servers import Azurite, running
+
+logger = logging.getLogger(__name__)
+
+
+# --- compaction -------------------------------------------------------------------------------------------------------
+
+_SMALL: Final = 10_000
+_SMALL_ROWS: Final = 100  # of one small publish
+_COMPACTED: Final = Goal(sign=">=", limit=0.9)
+
+
+def compaction(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """The same messages, published by 10,000 publishes and at once, read as a task reads them to the source's Arrow
+    batches, before and after compaction, then by streaming queries; how long compaction takes, and how much it writes.
+    """
+    publishes = _SMALL // 10 if settings.quick else _SMALL
+    store = open_store(f"file://{settings.work}/store")
+    small, whole = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "whole"))
+    rows = make_messages(publishes * _SMALL_ROWS)
+    for number in range(publishes):
+        publish_rows(small, rows.slice(number * _SMALL_ROWS, _SMALL_ROWS))
+    publish_rows(whole, rows)
+    before = _turns(small, whole, rows.num_rows, 1)  # takes most of the time, and is no close call
+    begun_s = time.perf_counter()
+    steps: list[Compacted] = []
+    while (done := compact(small, min_age_s=0.0)) is not None:
+        steps.append(done)
+    took_s = time.perf_counter() - begun_s
+    after = _turns(small, whole, rows.num_rows, settings.rounds)
+    slices = f"{sum(step.slices_before for step in steps):,} slices became {sum(step.slices for step in steps):,}"
+    written = sum(step.messages for step in steps) / rows.num_rows
+    queries = _queries(small, whole, rows.num_rows, settings)
+    return [
+        _compared(f"{publishes:,} small publishes, as they came", before, None),
+        _compared(f"{publishes:,} small publishes, compacted", after, _COMPACTED),
+        _compared("the same by a streaming query, its micro-batches", queries, _COMPACTED),
+        figure("compaction", [took_s], "s"),
+    ], [f"{slices}; each message was written anew {written:.2f} times."]
+
+
+def _turns(one: QueueLog, other: QueueLog, rows: int, rounds: int) -> list[tuple[float, float]]:
+    """Messages per second of both, round by round; the first round warms up and does not count."""
+    found = [(_rate(one, rows), _rate(other, rows)) for _ in range(rounds + 1)]
+    return found[1:]
+
+
+def _queries(one: QueueLog, other: QueueLog, rows: int, settings: Settings) -> list[tuple[float, float]]:
+    """The same by streaming queries with AvailableNow into noop: without how a query starts and ends."""
+    from benchmarks.spark import checked, run_to_end, session
+
+    with session(settings.work) as spark:
+
+        def rate(queue: QueueLog) -> float:
+            where = {"store": queue.store.url, "namespace": queue.namespace}
+            stream = spark.readStream.format("partq").options(**where, startingOffsets="earliest")
+            run = run_to_end(stream.load(queue.name).writeStream.format("noop"), settings.work / "checkpoint")
+            return rows / checked(run, rows, f"reading {queue}").batches_s
+
+        found = [(rate(one), rate(other)) for _ in range(settings.rounds + 1)]
+    return found[1:]
+
+
+def _rate(queue: QueueLog, rows: int) -> float:
+    """All partitions, one after the other."""
+    head = queue.refresh()
+    read = 0
+    begun_s = time.perf_counter()
+    for partition, (start, end) in enumerate(zip(head.earliest, head.next, strict=True)):
+        view = tree.view(head, {partition: (start, end)})
+        pieces = RangeReader(queue, head.queue_id, view).pieces()
+        made = batches(pieces, queue=queue.name, wanted=default_columns(None, False), redelivered_below={})
+        read += sum(batch.num_rows for batch in made)
+    took_s = time.perf_counter() - begun_s
+    if read != rows:
+        raise RuntimeError(f"{queue} gave {read} messages, {rows} were published")
+    return rows / took_s
+
+
+def _compared(what: str, found: list[tuple[float, float]], goal: Goal | None) -> Measure:
+    ours, theirs = zip(*found, strict=True)
+    return Measure(
+        what=what,
+        subject=Series(name="partq", unit="rows/s", samples=tuple(ours)),
+        reference=Series(name="published at once", unit="rows/s", samples=tuple(theirs)),
+        goal=goal,
+    )
+
+
+# --- the head ---------------------------------------------------------------------------------------------------------
+
+_PUBLISHES: Final = 100_000
+_WIDE: Final = 64
+_WRITERS: Final = 50
+_WIDE_ROWS: Final = 640
+
+
+def head(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """The largest and the last size, and how fast the first and the last tenth were published.
+
+    Every publish has messages for all 64 partitions and an identity (one of 50 writers), which is what makes a head
+    large. All are of one staged segment: what is measured is the log, not the staging.
+    """
+    publishes = _PUBLISHES // 50 if settings.quick else _PUBLISHES
+    queue = create_queue(open_store(f"file://{settings.work}/store"), NAMESPACE, "head", _WIDE)
+    stage = stage_of(queue.refresh())
+    segment = staged(queue, stage, make_messages(_WIDE_ROWS))
+    if len({piece.partition for piece in segment.slices}) != _WIDE:
+        raise RuntimeError(f"the segment does not reach all of {_WIDE} partitions: take more rows")
+    sizes_kb: list[float] = []
+    times_ms: list[float] = []
+    for number in range(publishes):
+        begun_s = time.perf_counter()
+        publish(queue, stage, [segment], PublishIdentity(writer=f"writer-{number % _WRITERS}", batch=number))
+        times_ms.append(1000 * (time.perf_counter() - begun_s))
+        # The size as a reader finds it. Encoding once more costs less than looking at the file would.
+        sizes_kb.append(len(codec.encode_head(queue.head)) / 1000)
+    queue.refresh()
+    if queue.head.messages != publishes * _WIDE_ROWS:
+        raise RuntimeError(f"{queue} has {queue.head.messages} messages, {publishes * _WIDE_ROWS} were published")
+    tenth = publishes // 10
+    # The medians of the times, since a table of ten thousand samples says no more.
+    return [
+        figure(f"head, largest over {publishes:,} publishes", [max(sizes_kb)], "kB", most=128, name="head"),
+        figure("head, after the last", sizes_kb[-1:], "kB", name="head"),
+        figure("a publish, first tenth", [statistics.median(times_ms[:tenth])], "ms", name="publish"),
+        figure("a publish, last tenth", [statistics.median(times_ms[-tenth:])], "ms", name="publish"),
+    ], []
+
+
+# --- several publishers -----------------------------------------------------------------------------------------------
+
+_PROCESSES: Final = 8
+_EACH: Final = 200
+_ROWS: Final = 10
+_LIMIT_S: Final = 300
+
+
+def publishers(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """Eight processes publish to one queue at once, 200 publishes each, on `file:` and on Azurite; one alone beside.
+
+    Each publish stages a segment of 10 messages and swaps it into the head, as a sink does; a writer's identity goes
+    with it. Counted from the moment all processes are ready until the last one is done.
+    """
+    publishes = _EACH // 10 if settings.quick else _EACH
+    measures = _on(f"file://{settings.work}/store", "file:", publishes, settings.rounds)
+    with running(Azurite()) as azurite:
+        os.environ["AZURE_STORAGE_CONNECTION_STRING"] = azurite.connection_string
+        measures += _on(azurite.fresh_url(), "Azurite", publishes, settings.rounds)
+    return measures, []
+
+
+def _on(url: str, name: str, publishes: int, rounds: int) -> list[Measure]:
+    measures: list[Measure] = []
+    for processes in (1, _PROCESSES):
+        rates: list[float] = []
+        conflicts: list[float] = []
+        for number in range(rounds):
+            took_s, lost = _together(url, f"by-{processes}-round-{number}", processes, publishes)
+            rates.append(processes * publishes / took_s)
+            conflicts.append(lost / (processes * publishes))
+        who = f"{name}, {processes} process{'es' if processes > 1 else ''}"
+        logger.info("%s: %s publishes/s, %s conflicts each", who, rates, conflicts)
+        measures += [
+            figure(f"{who}, publishes", rates, "/s"),
+            figure(f"{who}, conflicts", conflicts, "per publish"),
+        ]
+    return measures
+
+
+def _together(url: str, name: str, processes: int, publishes: int) -> tuple[float, int]:
+    """Seconds and conflicts; the queue must hold every message in the end."""
+    queue = create_queue(open_store(url), NAMESPACE, name, PARTITIONS)
+    command = (sys.executable, "-m", __name__, url, name, str(publishes))
+    children = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    try:
+        for child in children:
+            _line(child)  # ready
+        begun_s = time.perf_counter()
+        for child in children:
+            if child.stdin:
+                child.stdin.write("go\n")
+                child.stdin.flush()
+        outcomes: list[Mapping[str, int]] = [json.loads(_line(child)) for child in children]
+        took_s = time.perf_counter() - begun_s
+        for child in children:
+            if child.wait(_LIMIT_S) != 0:
+                raise RuntimeError(f"a publisher ended with {child.returncode}")
+    finally:
+        for child in children:
+            child.kill()
+            child.wait(10)
+    expected = processes * publishes * _ROWS
+    if queue.refresh().messages != expected:
+        raise RuntimeError(f"{queue} has {queue.head.messages} messages, {expected} were published")
+    return took_s, sum(outcome["conflicts"] for outcome in outcomes)
+
+
+def _line(child: subprocess.Popen[str]) -> str:
+    line = child.stdout.readline() if child.stdout else ""
+    if not line:
+        raise RuntimeError(f"publisher {child.pid} ended before it was done: its message is above")
+    return line
+
+
+def _publisher(url: str, name: str, publishes: int) -> None:
+    """In a process of its own: say ready, wait for a line, publish, say how many conflicts there were."""
+    store = open_store(url)
+    queue = QueueLog(store, NAMESPACE, name)
+    queue.refresh()
+    messages = make_messages(publishes * _ROWS, os.getpid()).combine_chunks()
+    writer = f"publisher-{os.getpid()}"
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    conflicts = 0
+    for number in range(publishes):
+        rows, identity = messages.slice(number * _ROWS, _ROWS), PublishIdentity(writer=writer, batch=number)
+        conflicts += publish_rows(queue, rows, seed=f"{writer}/{number}", identity=identity).conflicts
+    sys.stdout.write(json.dumps({"conflicts": conflicts}) + "\n")
+    store.close()
+
+
+if __name__ == "__main__":
+    _publisher(sys.argv[1], sys.argv[2], int(sys.argv[3]))
