@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +63,6 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         help=f"write {DOCUMENT.relative_to(ROOT)} and the table beside it, of cost {COST.relative_to(ROOT)}, "
         "from what was measured last",
     )
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process runs the part itself
     found = parser.parse_args(arguments)
     if found.part == ["all"]:
         found.part = [name for name in _BY_NAME if name != AGAINST]
@@ -90,13 +90,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Run what was asked for; 1 if a part failed (a missed goal is a result, not a failure)."""
     found = parsed(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    log_to_stderr()
     with work_folder(found.work_dir) as work:
-        if found.inside:
-            run_part(_BY_NAME[found.part[0]], settings_of(found, work))
-            return 0
-        failed = [name for name in found.part if not run_child(_BY_NAME[name], found, work)]
+        failed = [name for name in found.part if not run_child(_BY_NAME[name], settings_of(found, work / name))]
     if failed:
         logger.error("failed: %s", ", ".join(failed))
         return 1
@@ -121,16 +117,14 @@ def write_documents(parts: Sequence[str], prices: Prices) -> None:
 
 def settings_of(found: argparse.Namespace, work: Path) -> Settings:
     """The arguments as a part takes them."""
-    return Settings(
-        work=work,
-        rows=found.rows,
-        rounds=found.rounds,
-        quick=found.quick,
-        peer=found.peer,
-        prices=found.prices,
-        commit=found.commit,
-        of=tuple(found.of),
-    )
+    given = {name: getattr(found, name) for name in ("rows", "rounds", "quick", "peer", "prices", "commit", "of")}
+    return Settings(work=work, **given)
+
+
+def log_to_stderr() -> None:
+    """What happens, for whoever waits."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @contextmanager
@@ -152,33 +146,28 @@ def work_folder(named: Path | None) -> Iterator[Path]:
 # --- one part, from outside and from inside -------------------------------------------------------------------------
 
 
-def run_child(part: Part, found: argparse.Namespace, work: Path) -> bool:
+def run_child(part: Part, settings: Settings) -> bool:
     """Run the part in a process of its own, so that no part finds what another left in memory; True if it came to an
     end.
     """
-    folder = work / part.name
-    shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "-m", "benchmarks", part.name, "--inside", "--work-dir", str(folder)]
-    command += ["--rows", str(found.rows), "--rounds", str(found.rounds)]
-    command += ["--quick"] * found.quick + (["--peer", found.peer] if found.peer else [])
-    command += ["--prices", str(found.prices.resolve())] if found.prices else []
-    command += ["--commit", found.commit, "--of", *found.of] if part.name == AGAINST else []
+    shutil.rmtree(settings.work, ignore_errors=True)
+    settings.work.mkdir()
     logger.info("%s", part)
-    child = subprocess.Popen(command, cwd=ROOT)
+    child = multiprocessing.get_context("spawn").Process(target=run_part, args=(part, settings))
+    child.start()
     try:
-        code = child.wait(part.limit_s)
-    except subprocess.TimeoutExpired:
-        logger.exception("%s did not end within %d s", part.name, part.limit_s)
-        code = 1
+        child.join(part.limit_s)
+        if child.exitcode is None:
+            logger.error("%s did not end within %d s", part.name, part.limit_s)
     finally:
         end_with_children(child)
-        shutil.rmtree(folder, ignore_errors=True)
-    return code == 0
+        shutil.rmtree(settings.work, ignore_errors=True)
+    return child.exitcode == 0
 
 
-def end_with_children(child: subprocess.Popen[bytes]) -> None:
+def end_with_children(child: BaseProcess) -> None:
     """End the child and all that it started and left, by their ids."""
-    if child.poll() is not None:
+    if child.exitcode is not None:
         return
     family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
     for process in family:
@@ -187,11 +176,13 @@ def end_with_children(child: subprocess.Popen[bytes]) -> None:
         except psutil.NoSuchProcess:
             continue
     psutil.wait_procs(family, timeout=_END_WAIT_S)
-    child.wait(_END_WAIT_S)
+    child.join(_END_WAIT_S)
 
 
 def run_part(part: Part, settings: Settings) -> None:
     """Measure, show the table, keep the outcome."""
+    log_to_stderr()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(settings.work)
     module, _, function = part.call.partition(":")
     measure: Callable[[Settings], tuple[list[Measure], list[str], *tuple[list[Counted], ...]]] = getattr(
         import_module(f"benchmarks.{module}"), function

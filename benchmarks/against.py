@@ -24,8 +24,6 @@ from tools.report import Measure, Outcome, Series, load
 LEAST: Final = 0.97  # of the earlier speed; what stays below it in every round has lost something
 _PART_LIMIT_S: Final = 1800
 _GIT_LIMIT_S: Final = 60
-_FORMERLY: Final = {"reading all seven columns": "reading"}
-"""What a line's words begin with, and what those of earlier commits do that measured the same."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +72,10 @@ def commit_of(name: str | None) -> str:
 
 def paired(part: str, former: Sequence[Outcome], here: Sequence[Outcome], commit: str) -> list[Measure]:
     """The lines that all outcomes have, of here and of `commit`, round by round; none whose former value is 0 in a
-    round, which has no ratio. A line that was called otherwise once has today's words.
+    round, which has no ratio.
     """
     lines = []
     sides = [[_samples(outcome) for outcome in side] for side in (former, here)]
-    for now_called, once_called in _FORMERLY.items():
-        for found in sides[0]:
-            for what, name, unit in [key for key in found if key[0].startswith(f"{once_called}, ")]:
-                found.setdefault((now_called + what.removeprefix(once_called), name, unit), found[what, name, unit])
     for key in sides[1][0]:
         what, name, unit = key
         if not all(key in found for side in sides for found in side):

@@ -49,13 +49,13 @@ class Bed:
         self.spark = spark
         self.topics = topics
         self.folder = folder
-        self._ddl = ddl
+        self.ddl = ddl
         self._work = work
         self._numbers = count()
 
     def rows(self) -> DataFrame:
         """The rows, as a stream from Parquet: what every publishing query reads."""
-        return parquet_stream(self.spark, self.folder, self._ddl)
+        return parquet_stream(self.spark, self.folder, self.ddl)
 
     def fresh_folder(self) -> Path:
         """A path that nobody used; nothing is there."""
@@ -68,6 +68,13 @@ class Bed:
     def fresh_queue(self) -> QueueLog:
         """A new queue of 8 partitions."""
         return create_queue(open_store(self.store), NAMESPACE, self.fresh_name(), PARTITIONS)
+
+    @property
+    def kafka(self) -> Topics:
+        """The broker's topics."""
+        if self.topics is None:
+            raise RuntimeError("Kafka is not running: ask for it with --peer kafka")
+        return self.topics
 
     @property
     def store(self) -> str:

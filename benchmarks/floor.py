@@ -1,15 +1,17 @@
-"""The least that a Python source and sink can do: what partq's micro-batches and publishing are compared with.
+"""The least that a Python source and sink can do: what partq is compared with to tell what of the time is Spark's own.
 
-Offsets are one number, a batch is always 5 rows in one task. The sink looks at what it is given and keeps nothing; or,
-bare and durable, it writes the batches of each task as they come into one Arrow file, with partq's compression and
-fsync. Spark's workers import this module, so it holds nothing else.
+`FloorSource`, for micro-batches and publishing: offsets are one number, a batch is always 5 rows in one task. The sink
+looks at what it is given and keeps nothing; or, bare and durable, it writes the batches of each task as they come into
+one Arrow file, with partq's compression and fsync. `ReadySource`, for reading: many rows, in batches that are ready in
+a memory-mapped Arrow file. Spark's workers import this module, so it holds nothing else.
 """
 
 # ruff: noqa: N802, N803 - the names are Spark's
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +22,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS: Final = 5
+MOST_BATCHES: Final = 16  # in the file; they are given out again and again
 
 
 class FloorSource(DataSource):
@@ -117,3 +121,65 @@ class DurableWriter(FloorWriter):
             file.flush()
             os.fsync(file.fileno())
         return WriterCommitMessage()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class ReadySource(DataSource):
+    """`format("bench_ready")`: options `file` (Arrow), `ddl` (its columns), `rows` and `tasks`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_ready"
+
+    def schema(self) -> str:
+        return str(self.options["ddl"])
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ReadyReader(self.options["file"], int(self.options["rows"]), int(self.options["tasks"]))
+
+
+class ReadyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One micro-batch of `rows` rows in `tasks` tasks."""
+
+    def __init__(self, file: str, rows: int, tasks: int) -> None:
+        self._file = file
+        self._rows = rows
+        self._tasks = tasks
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"n": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """There is nothing that could grow."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return {"n": self._rows}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        share, rest = divmod(end["n"] - start["n"], self._tasks)
+        return [InputPartition(share + (task < rest)) for task in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        with pa.memory_map(self._file) as mapped, pa.ipc.open_file(mapped) as ready:
+            left, number = int(partition.value), 0
+            while left > 0:
+                batch = ready.get_batch(number % ready.num_record_batches).slice(0, left)
+                left, number = left - batch.num_rows, number + 1
+                yield batch
+
+
+def write_ready(file: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write the first few of `batches` for `ReadySource`, uncompressed."""
+    import pyarrow as pa
+
+    taken = list(islice(batches, MOST_BATCHES))
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, taken[0].schema) as writer:
+        for batch in taken:
+            writer.write_batch(batch)

@@ -24,14 +24,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.bed import Bed, bed
+from benchmarks.bounds.flow import wait_for_state
 from benchmarks.floor import BATCH_ROWS
 from benchmarks.microbatch import FIRST_BATCHES, durations, publish_ahead
+from benchmarks.processes import watched
 from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
-from benchmarks.spark import Run, checked
-from benchmarks.turns import Side, measures, take_turns
-from partq_spark.group.codec import decode_state
-from partq_spark.group.model import GroupKey, Phase
-from partq_spark.group.ownership import StateDocument, open_ownership
+from benchmarks.spark import Run, Side, checked, measures, take_turns
+from partq_spark.group.model import GroupKey, GroupState, Phase
 from partq_spark.log.admin import alter_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
@@ -44,7 +43,6 @@ BATCH_S: Final = 1.0
 
 _TRIGGER: Final = "100 milliseconds"
 _IDLE_S: Final = 20.0
-_SHARED_WAIT_S: Final = 60.0
 _EVERY_S: Final = 0.2
 _BATCHES: Final = 100
 logger = logging.getLogger(__name__)
@@ -154,10 +152,7 @@ def _idle(group: _Group, for_s: float) -> Measure:
     queue = group.bed.fresh_queue()
     with _running(group, _noop(group.stream(queue, group=group.fresh(), ownership=group.ownership))):
         time.sleep(5.0)  # it has bound, and its imports are behind it
-        reader = _reader_process()
-        begun_s, used_s = time.monotonic(), _used_s(reader)
-        time.sleep(for_s)
-        part = 100 * (_used_s(reader) - used_s) / (time.monotonic() - begun_s)
+        part, _ = watched(_reader_process(), for_s)
     return figure("the reader process of an idle flow", [part], "% of a core", most=1)
 
 
@@ -167,11 +162,6 @@ def _reader_process() -> psutil.Process:
     if len(found) != 1:
         raise RuntimeError(f"{len(found)} reader processes run below this process, one was expected")
     return found[0]
-
-
-def _used_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 # --- how long a handoff holds back ------------------------------------------------------------------------------------
@@ -269,19 +259,9 @@ def _running(group: _Group, writer: DataStreamWriter) -> Iterator[StreamingQuery
 
 def _wait_for_shares(group: _Group, key: GroupKey, *counts: int) -> None:
     """Until so many partitions are each flow's, by the group's state."""
-    store = open_ownership(group.ownership, store=open_store(group.bed.store))
-    deadline_s = time.monotonic() + _SHARED_WAIT_S
-    shares: list[int] = []
-    try:
-        while time.monotonic() < deadline_s:
-            found = store.read_state(key)
-            if isinstance(found, StateDocument):
-                partitions = decode_state(found.body, 0.0, "state").partitions.values()
-                owners = Counter(each.owner for each in partitions if each.phase is Phase.OWNED)
-                shares = sorted(owners.values())
-                if shares == sorted(counts):
-                    return
-            time.sleep(0.02)
-    finally:
-        store.close()
-    raise TimeoutError(f"the flows have {shares} partitions after {_SHARED_WAIT_S:g} s, not {sorted(counts)}")
+
+    def shared(state: GroupState) -> bool:
+        owners = Counter(each.owner for each in state.partitions.values() if each.phase is Phase.OWNED)
+        return sorted(owners.values()) == sorted(counts)
+
+    wait_for_state(group.ownership, open_store(group.bed.store), key, shared)

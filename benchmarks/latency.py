@@ -110,11 +110,9 @@ def _queue(made: Bed, **options: str) -> Iterator[tuple[Publish, DataFrame]]:
 
 @contextmanager
 def _topic(made: Bed, **options: str) -> Iterator[tuple[Publish, DataFrame]]:
-    if made.topics is None:
-        raise RuntimeError("Kafka is not running: ask for it with --peer kafka")
-    topic = made.topics.fresh()
-    with made.topics.producer(topic) as publish:
-        yield publish, made.topics.stream(topic, startingOffsets="latest", **options)
+    topic = made.kafka.fresh()
+    with made.kafka.producer(topic) as publish:
+        yield publish, made.kafka.stream(topic, startingOffsets="latest", **options)
 
 
 # --- one query --------------------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ import json
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from benchmarks.child import in_new_process
+from benchmarks.processes import in_new_process
 from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
@@ -31,7 +32,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import StagedSegment, stage_of
 from partq_spark.objects import open_store
 from tools.messages import FILES, make_messages
-from tools.report import Goal, Measure, Series
+from tools.report import Goal, Measure, compared
 
 TIMES: Final = 8
 _INTERVAL_S: Final = 0.02
@@ -66,31 +67,17 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
             work = settings.work / f"{name}-{number}"
             peaks[name].append(Peak(**in_new_process(__name__, work, url, name, rows, limit_s=_CHILD_LIMIT_S)))
             logger.info("round %d, %s: %s", number + 1, name, peaks[name][-1])
-    whole = _series(f"{settings.rows * TIMES:,} messages", [peak.total for peak in peaks["large"]])
-    base = _series(f"{settings.rows:,} messages", [peak.total for peak in peaks["small"]])
-    measures = [
-        Measure(
-            what=f"peak memory of reading {settings.rows * TIMES:,} messages",
-            subject=whole,
-            reference=base,
-            goal=Goal(sign="<=", limit=1.1),
-        ),
-        Measure(
-            what="of which the JVM",
-            subject=_series("large", [peak.jvm for peak in peaks["large"]]),
-            reference=_series("the same", [peak.jvm for peak in peaks["small"]]),
-        ),
-        Measure(
-            what="of which Python",
-            subject=_series("large", [peak.python for peak in peaks["large"]]),
-            reference=_series("the same", [peak.python for peak in peaks["small"]]),
-        ),
-    ]
-    return measures, []
 
+    def line(what: str, pick: Callable[[Peak], float], large: str, small: str, goal: Goal | None = None) -> Measure:
+        ours, theirs = ((name, map(pick, peaks[of])) for name, of in ((large, "large"), (small, "small")))
+        return compared(what, "MiB", ours, theirs, goal)
 
-def _series(name: str, samples: list[float]) -> Series:
-    return Series(name=name, unit="MiB", samples=tuple(samples))
+    more, fewer = f"{settings.rows * TIMES:,} messages", f"{settings.rows:,} messages"
+    return [
+        line(f"peak memory of reading {more}", lambda peak: peak.total, more, fewer, Goal(sign="<=", limit=1.1)),
+        line("of which the JVM", lambda peak: peak.jvm, "large", "the same"),
+        line("of which Python", lambda peak: peak.python, "large", "the same"),
+    ], []
 
 
 def _staged(queue: QueueLog, rows: int) -> list[StagedSegment]:

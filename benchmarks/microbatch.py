@@ -13,7 +13,6 @@ import logging
 import shutil
 import statistics
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tools.messages import make_messages
-from tools.report import Goal, Measure, Series
+from tools.report import Goal, Measure, compared
 
 WARM_UP_BATCHES: Final = 100
 BATCHES: Final = 100
@@ -55,22 +54,20 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
                     found.append(median)
     partq, floor = sides
     what = f"a micro-batch of {BATCH_ROWS} rows, median of {batches}"
-    made = {key: Series(name=key[0], unit="ms", samples=tuple(found)) for key, found in medians.items()}
     default, quick = LOGS
     return [
         *(
-            Measure(
-                what=f"{what}, {each}",
-                subject=made[partq, each],
-                reference=made[floor, each],
-                goal=Goal(sign="<=", limit=1.1),
+            compared(
+                f"{what}, {each}",
+                "ms",
+                (partq, medians[partq, each]),
+                (floor, medians[floor, each]),
+                Goal(sign="<=", limit=1.1),
             )
             for each in LOGS
         ),
-        Measure(
-            what=f"{what}, {quick}",
-            subject=made[partq, quick],
-            reference=replace(made[partq, default], name=f"partq, {default}"),
+        compared(
+            f"{what}, {quick}", "ms", (partq, medians[partq, quick]), (f"partq, {default}", medians[partq, default])
         ),
     ], []
 

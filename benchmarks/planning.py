@@ -15,24 +15,16 @@ from typing import Any, Final
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from benchmarks.child import in_new_process
+from benchmarks.processes import in_new_process
 from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
+from partq_spark.query.settings import default_source_columns
 from partq_spark.spark.source import PartqDataSource
 from tools.messages import make_messages
 from tools.report import Measure, figure
@@ -70,16 +62,10 @@ def _plan_s(url: str, queue: str) -> float:
     """Seconds from the first call of a new reader, which knows nothing, to the plan of its first micro-batch."""
     options = {"store": url, "namespace": NAMESPACE, "queue": queue, "startingOffsets": "earliest"}
     source = PartqDataSource(CaseInsensitiveDict(options))
-    columns = {
-        "key": StringType(),
-        "value": BinaryType(),
-        "queue": StringType(),
-        "partition": IntegerType(),
-        "offset": LongType(),
-        "timestamp": TimestampType(),
-        "redelivered": BooleanType(),
-    }
-    reader = source.streamReader(StructType([StructField(name, kind) for name, kind in columns.items()]))
+    columns = StructType()
+    for column in default_source_columns(False):
+        columns.add(column.name, column.type)
+    reader = source.streamReader(columns)
     serializer: Any = CPickleSerializer()
     begun_s = time.perf_counter()
     start = reader.initialOffset()

@@ -9,15 +9,13 @@ without a queue, and Spark reads no more of their columns than a query needs.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.avro.functions import from_avro, to_avro
@@ -27,11 +25,21 @@ from benchmarks.bed import Bed, Rows, bed
 from benchmarks.jars import avro
 from benchmarks.kafka import note as kafka_note
 from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
-from benchmarks.spark import Run, checked, parquet_stream, run_to_end
-from benchmarks.throughput import BARE_SINK, BARE_SOURCE, DURABLE_SINK, ready_made, to_files, to_nothing
-from benchmarks.turns import Side, measures, take_turns
+from benchmarks.spark import Run, Side, checked, measures, run_to_end, take_turns
+from benchmarks.throughput import (
+    BARE_SINK,
+    BARE_SOURCE,
+    DURABLE_SINK,
+    Published,
+    once,
+    ready_made,
+    to_files,
+    to_kafka,
+    to_nothing,
+    to_parquet,
+)
 from partq_spark.demo.flights import COLUMNS, KEY, ddl, load
-from tools.messages import FILES
+from tools.messages import write_parquet
 from tools.report import Goal, Measure
 
 CARRIER: Final = "carrier"
@@ -45,21 +53,6 @@ _BEFORE_KAFKA: Final = 2
 """Where the floor takes its turn. Spark ends Python workers that were idle for a minute: behind Kafka, which takes
 about as long, they would be new in some rounds, and what a new one imports would be measured on one side.
 """
-
-Source: TypeAlias = Callable[[Sequence[str]], DataFrame]
-"""A stream of the columns that are named."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Published:
-    """All rows, published by one query to a new place: how long it took, how they are read, how the place goes away;
-    and the options by which partq finds it, if it is a queue.
-    """
-
-    run: Run
-    source: Source
-    remove: Callable[[], object]
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +69,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     """Publishing, then reading what each way has: two columns, aggregated, and all 19. The first way is partq."""
     ways, jars = _ways(settings.peer), avro().paths if settings.peer else ()
     with bed(settings, rows=Rows(write=write_flights, ddl=ddl()), jars=jars, spark=_SHUFFLE) as made:
-        synced = Way(name="Parquet files, and sync", publish=partial(_to_parquet, synced=True))
+        synced = Way(name="Parquet files, and sync", publish=partial(to_parquet, synced=True))
         sides = [_publishing(way, made) for way in ways]
         sides[_BEFORE_KAFKA:_BEFORE_KAFKA] = [
             _publishing(synced, made),
@@ -129,14 +122,8 @@ def avro_schema() -> str:
 
 
 def write_flights(folder: Path, rows: int) -> None:
-    """The flights, repeated until they are `rows`, as a folder of 8 Parquet files of equal size."""
-    folder.mkdir(parents=True)
-    begin = 0
-    for part in range(FILES):
-        end = begin + rows // FILES + (part < rows % FILES)
-        if end > begin:
-            pq.write_table(_repeated(begin, end), folder / f"part-{part:02d}.parquet")
-        begin = end
+    """The flights, repeated until they are `rows`, as a folder of Parquet files."""
+    write_parquet(folder, rows, lambda begin, count, _: _repeated(begin, begin + count))
 
 
 def _repeated(begin: int, end: int) -> pa.Table:
@@ -159,14 +146,12 @@ def _ways(peer: str | None) -> list[Way]:
 
     ways = [
         Way(name="partq", publish=_to_partq),
-        Way(name="Parquet files", publish=_to_parquet, publishing=goal(0.9), reading=goal(0.75)),
+        Way(name="Parquet files", publish=to_parquet, publishing=goal(0.9), reading=goal(0.75)),
     ]
     if peer is not None:
-        as_json = partial(_to_kafka, encoded=_to_json, decoded=_from_json)
-        as_avro = partial(_to_kafka, encoded=_to_avro, decoded=_from_avro)
         ways += [
-            Way(name="Kafka, JSON", publish=as_json, publishing=goal(3.0), reading=goal(5.0)),
-            Way(name="Kafka, Avro", publish=as_avro, publishing=goal(2.0), reading=goal(3.0)),
+            Way(name="Kafka, JSON", publish=_to_json, publishing=goal(3.0), reading=goal(5.0)),
+            Way(name="Kafka, Avro", publish=_to_avro, publishing=goal(2.0), reading=goal(3.0)),
         ]
     return ways
 
@@ -187,59 +172,26 @@ def _to_partq(made: Bed) -> Published:
     return Published(run=run, source=source, remove=queue.delete, options=options)
 
 
-def _to_parquet(made: Bed, *, synced: bool = False) -> Published:
-    folder = made.fresh_folder()
-    run = made.publishing("parquet", {"path": str(folder)}, synced=synced)
-    return Published(
-        run=run,
-        source=lambda columns: parquet_stream(made.spark, folder, ddl()).select(*columns),
-        remove=partial(shutil.rmtree, folder),
-    )
+def _to_json(made: Bed) -> Published:
+    row = F.from_json(F.col("value").cast("string"), ddl())
+    return to_kafka(made, _encoded(made, F.to_json(F.struct(*COLUMNS))), row)
 
 
-def _to_kafka(made: Bed, *, encoded: Callable[[Column], Column], decoded: Callable[[Column], Column]) -> Published:
-    if (topics := made.topics) is None:
-        raise RuntimeError("Kafka is not running: ask for it with --peer kafka")
-    topic = topics.fresh()
-    messages = made.rows().select(F.col(KEY).alias("key"), encoded(F.struct(*COLUMNS)).alias("value"))
-
-    def source(columns: Sequence[str]) -> DataFrame:
-        rows = topics.stream(topic).select(decoded(F.col("value")).alias("row"))
-        return rows.select(*(f"row.{name}" for name in columns))
-
-    return Published(
-        run=made.publishing("kafka", topics.sink(topic), messages),
-        source=source,
-        remove=partial(topics.delete, topic),
-    )
+def _to_avro(made: Bed) -> Published:
+    schema = avro_schema()
+    return to_kafka(made, _encoded(made, to_avro(F.struct(*COLUMNS), schema)), from_avro(F.col("value"), schema))
 
 
-def _to_json(row: Column) -> Column:
-    return F.to_json(row)
-
-
-def _from_json(value: Column) -> Column:
-    return F.from_json(value.cast("string"), ddl())
-
-
-def _to_avro(row: Column) -> Column:
-    return to_avro(row, avro_schema())
-
-
-def _from_avro(value: Column) -> Column:
-    return from_avro(value, avro_schema())
+def _encoded(made: Bed, value: Column) -> DataFrame:
+    """The rows as messages."""
+    return made.rows().select(F.col(KEY).alias("key"), value.alias("value"))
 
 
 # --- the queries ------------------------------------------------------------------------------------------------------
 
 
 def _publishing(way: Way, made: Bed) -> Side:
-    def run() -> Run:
-        published = way.publish(made)
-        published.remove()
-        return published.run
-
-    return Side(name=way.name, run=run, goal=way.publishing, batches_goal=way.publishing)
+    return Side(name=way.name, run=once(way.publish, made), goal=way.publishing, batches_goal=way.publishing)
 
 
 def _by_carrier(rows: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,4 +31,4 @@ class Settings:
     peer: str | None
     prices: Path | None = None
     commit: str | None = None
-    of: tuple[str, ...] = ()
+    of: Sequence[str] = ()

@@ -1,4 +1,9 @@
-"""One Spark driver with the same settings for every side of a comparison, and streaming queries run to their end."""
+"""One Spark driver with the same settings for every side of a comparison, streaming queries run to their end, and sides
+that take turns with such queries.
+
+Every side runs once to warm up, then A B A B …, so that a machine that slows down meanwhile slows all of them. Only
+what handled exactly as many rows as expected counts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +26,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from partq_spark.spark.local import QUICK_LOGS
 from tools.messages import DDL
+from tools.report import Goal, Measure, Series
 
 MASTER: Final = "local[2]"
 DRIVER_MEMORY: Final = "2g"
@@ -162,3 +168,53 @@ def driver_jvm() -> psutil.Process:
     if len(found) != 1:
         raise RuntimeError(f"{len(found)} JVMs run below this process, one was expected")
     return found[0]
+
+
+# --- sides that take turns --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One side of a comparison: a query that can be run again and again, and what partq's rate is to be of its own:
+    `goal` for whole queries, `batches_goal` for their micro-batches alone.
+    """
+
+    name: str
+    run: Callable[[], Run]
+    goal: Goal | None = None
+    batches_goal: Goal | None = None
+
+
+def take_turns(sides: Sequence[Side], rounds: int, rows: int) -> list[list[Run]]:
+    """Every side once to warm up (not counted), then A B A B …; each run must have handled exactly `rows` rows."""
+    runs: list[list[Run]] = [[] for _ in sides]
+    for number in range(rounds + 1):
+        name = f"round {number} of {rounds}" if number else "warm-up"
+        for side, done in zip(sides, runs, strict=True):
+            run = checked(side.run(), rows, side.name)
+            logger.info("%s, %s: %.2f s, micro-batches %.2f s", name, side.name, run.wall_s, run.batches_s)
+            if number:
+                done.append(run)
+    return runs
+
+
+def measures(what: str, sides: Sequence[Side], runs: Sequence[Sequence[Run]]) -> list[Measure]:
+    """The first side against every other: whole queries, then micro-batches alone."""
+    whole, alone = (
+        [_rate(side.name, done, seconds) for side, done in zip(sides, runs, strict=True)]
+        for seconds in (lambda run: run.wall_s, lambda run: run.batches_s)
+    )
+    return [
+        *(
+            Measure(what=f"{what}, whole query", subject=whole[0], reference=other, goal=side.goal)
+            for side, other in zip(sides[1:], whole[1:], strict=True)
+        ),
+        *(
+            Measure(what=f"{what}, micro-batches alone", subject=alone[0], reference=other, goal=side.batches_goal)
+            for side, other in zip(sides[1:], alone[1:], strict=True)
+        ),
+    ]
+
+
+def _rate(name: str, runs: Sequence[Run], seconds: Callable[[Run], float]) -> Series:
+    return Series(name=name, unit="k rows/s", samples=tuple(run.rows / seconds(run) / 1000 for run in runs))

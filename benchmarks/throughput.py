@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from benchmarks.bed import Bed, bed
-from benchmarks.floor import FloorSource
+from benchmarks.floor import FloorSource, ReadySource, write_ready
 from benchmarks.kafka import note as kafka_note
-from benchmarks.ready_made import ReadySource, write_ready
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import Run, checked, parquet_stream
-from benchmarks.turns import Side, measures, take_turns
+from benchmarks.spark import Run, Side, checked, measures, parquet_stream, take_turns
 from partq_spark.log.admin import delete_queue
 from partq_spark.query.settings import ddl, default_source_columns
 from partq_spark.spark.local import make_home
@@ -117,38 +116,85 @@ def ready_made(made: Bed, rows: int, ddl: str, options: Mapping[str, str]) -> Ca
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """All rows, published by one query to a new place: how long it took, how the columns that one names are read, how
+    the place goes away; and the options by which partq finds it, if it is a queue.
+    """
+
+    run: Run
+    source: Callable[[Sequence[str]], DataFrame]
+    remove: Callable[[], object]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
 def publish(settings: Settings) -> tuple[list[Measure], list[str]]:
     """AvailableNow from a Parquet stream: into a new queue, a Parquet folder, sinks that keep nothing, or all as it
     comes, a topic.
     """
+
+    def least(limit: float) -> Goal:
+        return Goal(sign=">=", limit=limit)
+
     with bed(settings) as made:
         sides = [
-            Side(name="partq", run=lambda: _to_partq(made)),
-            Side(name="Parquet file sink", run=lambda: _to_parquet(made), goal=Goal(sign=">=", limit=0.9)),
-            Side(name="Parquet file sink, and sync", run=lambda: _to_parquet(made, synced=True)),
-            Side(name=BARE_SINK, run=lambda: to_nothing(made), goal=Goal(sign=">=", limit=0.75)),
-            Side(name=DURABLE_SINK, run=lambda: to_files(made), goal=Goal(sign=">=", limit=0.95)),
+            Side(name="partq", run=once(_to_partq, made)),
+            Side(name="Parquet file sink", run=once(to_parquet, made), goal=least(0.9)),
+            Side(name="Parquet file sink, and sync", run=once(partial(to_parquet, synced=True), made)),
+            Side(name=BARE_SINK, run=partial(to_nothing, made), goal=least(0.75)),
+            Side(name=DURABLE_SINK, run=partial(to_files, made), goal=least(0.95)),
         ]
         if made.topics is not None:
-            sides.append(Side(name="Kafka sink", run=lambda: _to_kafka(made), goal=Goal(sign=">=", limit=1.6)))
+            sides.append(Side(name="Kafka sink", run=once(to_kafka, made), goal=least(1.6)))
         runs = take_turns(sides, settings.rounds, settings.rows)
         return measures("publishing", sides, runs), [kafka_note()] if made.topics else []
 
 
-def _to_partq(made: Bed) -> Run:
+def once(to: Callable[[Bed], Published], made: Bed) -> Callable[[], Run]:
+    """Publish, and take away what was published."""
+
+    def run() -> Run:
+        published = to(made)
+        published.remove()
+        return published.run
+
+    return run
+
+
+def _to_partq(made: Bed) -> Published:
     queue = made.fresh_queue()
-    run = made.publishing("partq", made.options(queue))
+    options = made.options(queue)
+    run = made.publishing("partq", options)
     if queue.refresh().messages != run.rows:
         raise RuntimeError(f"{queue} has {queue.head.messages} messages, {run.rows} were published: the run is void")
-    delete_queue(queue)
-    return run
+    return Published(
+        run=run,
+        source=lambda columns: made.spark.readStream.format("partq").options(**options).load().select(*columns),
+        remove=partial(delete_queue, queue),
+        options=options,
+    )
 
 
-def _to_parquet(made: Bed, *, synced: bool = False) -> Run:
+def to_parquet(made: Bed, *, synced: bool = False) -> Published:
+    """The rows, to a new folder by Spark's file sink."""
     folder = made.fresh_folder()
-    run = made.publishing("parquet", {"path": str(folder)}, synced=synced)
-    shutil.rmtree(folder)
-    return run
+    return Published(
+        run=made.publishing("parquet", {"path": str(folder)}, synced=synced),
+        source=lambda columns: parquet_stream(made.spark, folder, made.ddl).select(*columns),
+        remove=partial(shutil.rmtree, folder),
+    )
+
+
+def to_kafka(made: Bed, messages: DataFrame | None = None, row: Column | None = None) -> Published:
+    """The rows, or what `messages` makes of them, to a new topic; `row` makes rows of the messages again."""
+    topic = made.kafka.fresh()
+
+    def source(columns: Sequence[str]) -> DataFrame:
+        stream = made.kafka.stream(topic)
+        return stream if row is None else stream.select(row.alias("row")).select(*(f"row.{name}" for name in columns))
+
+    run = made.publishing("kafka", made.kafka.sink(topic), messages)
+    return Published(run=run, source=source, remove=partial(made.kafka.delete, topic))
 
 
 def to_nothing(made: Bed) -> Run:
@@ -163,13 +209,4 @@ def to_files(made: Bed) -> Run:
     folder = made.fresh_folder()
     run = made.publishing(FloorSource.name(), {"folder": str(folder)})
     shutil.rmtree(folder)
-    return run
-
-
-def _to_kafka(made: Bed) -> Run:
-    if made.topics is None:
-        raise RuntimeError("Kafka is not running: ask for it with --peer kafka")
-    topic = made.topics.fresh()
-    run = made.publishing("kafka", made.topics.sink(topic))
-    made.topics.delete(topic)
     return run

@@ -8,6 +8,7 @@ noise: compressors find repeated words and no more. The same seed gives the same
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +35,17 @@ def make_messages(count: int, part: int = 0) -> pa.Table:
     return pa.Table.from_batches(chunks, SCHEMA)
 
 
-def write_parquet(folder: Path, rows: int) -> Path:
-    """`rows` messages as a folder of 8 Parquet files of equal size, with PyArrow's defaults; returns the folder."""
+def write_parquet(folder: Path, rows: int, made: Callable[[int, int, int], pa.Table] | None = None) -> None:
+    """`rows` messages as a new folder of 8 Parquet files of equal size, with PyArrow's defaults; or other rows: those
+    that are `made` for a file, by the number of its first row, how many it has, and its own number.
+    """
     folder.mkdir(parents=True)
     for part in range(FILES):
         count = rows // FILES + (part < rows % FILES)
+        begin = part * (rows // FILES) + min(part, rows % FILES)
         if count:
-            pq.write_table(make_messages(count, part), folder / f"part-{part:02d}.parquet")
-    return folder
+            table = made(begin, count, part) if made else make_messages(count, part)
+            pq.write_table(table, folder / f"part-{part:02d}.parquet")
 
 
 def _aircraft() -> tuple[pa.Array, npt.NDArray[np.float64]]:

@@ -16,6 +16,7 @@ from typing import Literal
 from tools.cost.requests import Counted, Counts
 from tools.environment import Environment
 
+Named = tuple[str, Iterable[float]]  # samples, and whose they are
 HEADER = ("measure", "partq", "compared with", "ratio", "goal", "")
 FLOOR = "bare Python"  # how the names begin of a source or sink that does nothing
 
@@ -106,6 +107,18 @@ def figure(
     """A line that is compared with nothing: what was found, round by round, and how much it may be at most."""
     goal = Goal(sign="<=", limit=most, unit=unit.removesuffix(" of a core")) if most is not None else None
     return Measure(what=what, subject=Series(name=name, unit=unit, samples=tuple(samples)), goal=goal)
+
+
+def compared(
+    what: str,
+    unit: str,
+    ours: Named,
+    theirs: Named,
+    goal: Goal | None = None,
+) -> Measure:
+    """A line of two sides, each with its name, from the same rounds."""
+    one, other = (Series(name=name, unit=unit, samples=tuple(samples)) for name, samples in (ours, theirs))
+    return Measure(what=what, subject=one, reference=other, goal=goal)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.bed import Bed, bed
-from benchmarks.child import in_new_process
 from benchmarks.floor import BATCH_ROWS
 from benchmarks.microbatch import FIRST_BATCHES, durations, publish_ahead
+from benchmarks.processes import in_new_process
 from benchmarks.settings import Settings
 from benchmarks.spark import Run, checked, run_to_end, session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from partq_spark.spark.local import make_home
-from tools.report import Measure, Series
+from tools.report import Measure, compared
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +49,18 @@ def start(settings: Settings) -> tuple[list[Measure], list[str]]:
             samples.append(in_new_process(__name__, work, limit_s=_LIMIT_S, spark_home=home))
         logger.info("round %d: without the archive %s, with it %s", number, found[0][-1], found[1][-1])
 
-    def compared(what: str, name: str) -> Measure:
-        light, installed = (
-            Series(name=title, unit="s", samples=tuple(sample[name] for sample in samples[1:]))
-            for title, samples in zip(("without the archive", "installed Spark home"), found, strict=True)
-        )
-        return Measure(what=what, subject=light, reference=installed)
-
+    light, installed = (samples[1:] for samples in found)
     return [
-        compared("a session's first write, of 100 messages", "write_s"),
-        compared("a streaming query of one micro-batch, from `start()` to its end", "query_s"),
+        compared(
+            what,
+            "s",
+            ("without the archive", [sample[name] for sample in light]),
+            ("installed Spark home", [sample[name] for sample in installed]),
+        )
+        for what, name in (
+            ("a session's first write, of 100 messages", "write_s"),
+            ("a streaming query of one micro-batch, from `start()` to its end", "query_s"),
+        )
     ], []
 
 
@@ -112,12 +114,12 @@ def workers(settings: Settings) -> tuple[list[Measure], list[str]]:
                 found[name].append(_sample(made, settings))
             logger.info("round %d of %d: %s, %s", number + 1, settings.rounds, name, found[name][-1])
 
-    def series(name: str, what: str, unit: str) -> Series:
-        return Series(name=name, unit=unit, samples=tuple(getattr(sample, what) for sample in found[name]))
+    def samples(name: str, what: str) -> tuple[str, list[float]]:
+        return name, [getattr(sample, what) for sample in found[name]]
 
     default, *others = SIDES
     return [
-        Measure(what=f"{title}: {name}", subject=series(name, what, unit), reference=series(default, what, unit))
+        compared(f"{title}: {name}", unit, samples(name, what), samples(default, what))
         for what, title, unit in (
             ("publishing", "publishing, whole query", "k rows/s"),
             ("reading", "reading, whole query", "k rows/s"),

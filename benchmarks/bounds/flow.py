@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -39,6 +39,7 @@ _BINDS: Final = 20
 _BIND_WAIT_S: Final = 10.0
 _QUIET_S: Final = 1.0
 """Before each way from bind to partitions: a group with much news is looked at only ten times a second."""
+_STATE_WAIT_S: Final = 60.0
 _START_WAIT_S: Final = 20.0
 _STOP_WAIT_S: Final = 10.0
 
@@ -172,7 +173,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
         warm_up.bind(wait_s=_START_WAIT_S)
         warm_up.unbind()
         for number in range(3 if settings.quick else _BINDS):
-            _wait_unassigned(redis, key, store)
+            wait_for_state(redis.url, store, key, _is_free)
             time.sleep(_QUIET_S)
             one, other = session(f"one-{number}"), session(f"other-{number}")
             begun_s = time.perf_counter()
@@ -203,16 +204,20 @@ def _be_idle(session: Session, stop: threading.Event) -> None:
         session.wait_news(0.1)
 
 
-def _wait_unassigned(redis: RedisServer, key: GroupKey, objects: ObjectStore) -> None:
-    """Until nobody has anything: what the flows before had is given back."""
-    store = open_ownership(redis.url, store=objects)
-    deadline_s = time.monotonic() + _BIND_WAIT_S
-    while time.monotonic() < deadline_s:
-        found = store.read_state(key)
-        if isinstance(found, StateDocument):
-            state = decode_state(found.body, 0.0, "state")
-            if not state.flows and all(each.phase is Phase.FREE for each in state.partitions.values()):
-                store.close()
-                return
+def wait_for_state(ownership: str, objects: ObjectStore, key: GroupKey, look: Callable[[GroupState], bool]) -> None:
+    """Until the group's state looks so. Raises `TimeoutError` after a minute."""
+    store = open_ownership(ownership, store=objects)
+    deadline_s = time.monotonic() + _STATE_WAIT_S
+    state: GroupState | None = None
+    while state is None or not look(state):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"group {key} is not as expected after {_STATE_WAIT_S:g} s: {state}")
         time.sleep(0.01)
-    raise RuntimeError(f"the group has owners {_BIND_WAIT_S:g} s after the last flow has left")
+        found = store.read_state(key)
+        state = decode_state(found.body, 0.0, "state") if isinstance(found, StateDocument) else None
+    store.close()
+
+
+def _is_free(state: GroupState) -> bool:
+    """Nobody has anything: what the flows before had is given back."""
+    return not state.flows and all(each.phase is Phase.FREE for each in state.partitions.values())

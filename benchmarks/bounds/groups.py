@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from benchmarks.bounds.flow import balanced
+from benchmarks.processes import watched
 from benchmarks.settings import NAMESPACE, Settings
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents.redis_script import SCRIPT, SHA
@@ -45,7 +46,6 @@ FLOWS: Final = 50
 _INTERVAL_S: Final = 1.0  # of heartbeats: the default
 _SETTLE_S: Final = 5.0
 _ADOPT_WAIT_S: Final = 120.0
-_LOOK_S: Final = 0.5
 _TURNS: Final = 7
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
             time.sleep(_SETTLE_S)
             shares, sizes_mb = [], []
             for _ in range(1 if settings.quick else settings.rounds):
-                share, size_mb = _watched(psutil.Process(process.pid), minute_s)
+                share, size_mb = watched(psutil.Process(process.pid), minute_s)
                 shares.append(share)
                 sizes_mb.append(size_mb)
                 logger.info("groups: %.1f %% of a core, %.0f MB", share, size_mb)
@@ -77,18 +77,6 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         figure("its resident memory, the largest of the minute", sizes_mb, "MB", most=200),
         figure("from its start until it has adopted all groups", [adopted_s], "s"),
     ], []
-
-
-def _watched(process: psutil.Process, duration_s: float) -> tuple[float, float]:
-    """Percent of one core, and the largest resident size in MB (10^6 bytes)."""
-    begun, begun_s = process.cpu_times(), time.monotonic()
-    most = 0
-    while time.monotonic() - begun_s < duration_s:
-        most = max(most, process.memory_info().rss)
-        time.sleep(_LOOK_S)
-    ended = process.cpu_times()
-    took_s = time.monotonic() - begun_s
-    return 100 * (ended.user + ended.system - begun.user - begun.system) / took_s, most / 1e6
 
 
 # --- the groups -------------------------------------------------------------------------------------------------------

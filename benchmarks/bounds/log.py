@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from typing import Final
 
 from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
@@ -25,9 +24,8 @@ from partq_spark.log.reading import RangeReader
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.query.columns import batches, default_columns
-from tools import ROOT
 from tools.messages import make_messages
-from tools.report import Goal, Measure, Series, figure
+from tools.report import Goal, Measure, compared, figure
 from tools.servers import Azurite, running
 
 logger = logging.getLogger(__name__)
@@ -109,12 +107,7 @@ def _rate(queue: QueueLog, rows: int) -> float:
 
 def _compared(what: str, found: list[tuple[float, float]], goal: Goal | None) -> Measure:
     ours, theirs = zip(*found, strict=True)
-    return Measure(
-        what=what,
-        subject=Series(name="partq", unit="rows/s", samples=tuple(ours)),
-        reference=Series(name="published at once", unit="rows/s", samples=tuple(theirs)),
-        goal=goal,
-    )
+    return compared(what, "rows/s", ("partq", ours), ("published at once", theirs), goal)
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------
@@ -201,58 +194,35 @@ def _on(url: str, name: str, publishes: int, rounds: int) -> list[Measure]:
 def _together(url: str, name: str, processes: int, publishes: int) -> tuple[float, int]:
     """Seconds and conflicts; the queue must hold every message in the end."""
     queue = create_queue(open_store(url), NAMESPACE, name, PARTITIONS)
-    command = (sys.executable, "-m", __name__, url, name, str(publishes))
-    children = [
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(processes)
-    ]
-    try:
-        for child in children:
-            _line(child)  # ready
-        begun_s = time.perf_counter()
-        for child in children:
-            if child.stdin:
-                child.stdin.write("go\n")
-                child.stdin.flush()
-        outcomes: list[Mapping[str, int]] = [json.loads(_line(child)) for child in children]
-        took_s = time.perf_counter() - begun_s
-        for child in children:
-            if child.wait(_LIMIT_S) != 0:
-                raise RuntimeError(f"a publisher ended with {child.returncode}")
-    finally:
-        for child in children:
-            child.kill()
-            child.wait(10)
+    new = multiprocessing.get_context("spawn")
+    ready, lost = new.Barrier(processes + 1), new.Queue()
+    arguments = (url, name, publishes, ready, lost)
+    children = [new.Process(target=_publisher, args=arguments, daemon=True) for _ in range(processes)]
+    for child in children:
+        child.start()
+    ready.wait(_LIMIT_S)
+    begun_s = time.perf_counter()
+    conflicts = sum(lost.get(timeout=_LIMIT_S) for _ in children)
+    took_s = time.perf_counter() - begun_s
+    for child in children:
+        child.join(_LIMIT_S)
     expected = processes * publishes * _ROWS
     if queue.refresh().messages != expected:
         raise RuntimeError(f"{queue} has {queue.head.messages} messages, {expected} were published")
-    return took_s, sum(outcome["conflicts"] for outcome in outcomes)
+    return took_s, conflicts
 
 
-def _line(child: subprocess.Popen[str]) -> str:
-    line = child.stdout.readline() if child.stdout else ""
-    if not line:
-        raise RuntimeError(f"publisher {child.pid} ended before it was done: its message is above")
-    return line
-
-
-def _publisher(url: str, name: str, publishes: int) -> None:
-    """In a process of its own: say ready, wait for a line, publish, say how many conflicts there were."""
+def _publisher(url: str, name: str, publishes: int, ready: Barrier, lost: Queue[int]) -> None:
+    """In a process of its own: when all are ready, publish; then say how many conflicts there were."""
     store = open_store(url)
     queue = QueueLog(store, NAMESPACE, name)
     queue.refresh()
     messages = make_messages(publishes * _ROWS, os.getpid()).combine_chunks()
     writer = f"publisher-{os.getpid()}"
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
+    ready.wait(_LIMIT_S)
     conflicts = 0
     for number in range(publishes):
         rows, identity = messages.slice(number * _ROWS, _ROWS), PublishIdentity(writer=writer, batch=number)
         conflicts += publish_rows(queue, rows, seed=f"{writer}/{number}", identity=identity).conflicts
-    sys.stdout.write(json.dumps({"conflicts": conflicts}) + "\n")
+    lost.put(conflicts)
     store.close()
-
-
-if __name__ == "__main__":
-    _publisher(sys.argv[1], sys.argv[2], int(sys.argv[3]))

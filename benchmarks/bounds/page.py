@@ -19,6 +19,7 @@ from typing import Final
 
 import psutil
 
+from benchmarks.processes import watched
 from benchmarks.settings import Settings
 from partq_spark import client
 from partq_spark.page.access import access
@@ -51,11 +52,11 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         draws_ms = tuple(_draw_ms(tabs[0], round_s) for _ in range(settings.rounds))
         for tab in tabs[1:]:
             tab.open(url)
-        served = tuple(_percent(server, round_s) for _ in range(settings.rounds))
+        served = tuple(watched(server, round_s)[0] for _ in range(settings.rounds))
         for tab in tabs:
             tab.leave()
         time.sleep(5)  # longer than a page that was left is still looked at for
-        idle = tuple(_percent(server, round_s) for _ in range(settings.rounds))
+        idle = tuple(watched(server, round_s)[0] for _ in range(settings.rounds))
     return [
         figure(f"drawing news of {PARTITIONS} partitions of {FLOWS} flows", draws_ms, "ms", most=200),
         figure(f"serving them to {VIEWERS} browsers: processor time", served, "% of a core", most=5),
@@ -84,14 +85,6 @@ def _draw_ms(tab: Tab, round_s: float) -> float:
     if draws < 1:
         raise RuntimeError(f"the page drew no news within {round_s} s")
     return float(1000 * took_s / draws)
-
-
-def _percent(server: psutil.Process, round_s: float) -> float:
-    before, begun_s = server.cpu_times(), time.monotonic()
-    time.sleep(round_s)
-    after = server.cpu_times()
-    used_s = float(after.user + after.system - before.user - before.system)
-    return 100 * used_s / (time.monotonic() - begun_s)
 
 
 @contextmanager
