@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.settings import OUTCOMES, Settings
+from benchmarks.parts import OUTCOMES, Settings
 from tools import ROOT
 from tools.report import Measure, Outcome, Series, load
 

@@ -7,16 +7,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 import partq
 from benchmarks.kafka import Kafka, Topics, connector_jars
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import NOTHING, Run, and_synced, parquet_stream, run_to_end, session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog
@@ -25,19 +23,6 @@ from tools.messages import DDL, write_parquet
 from tools.servers import running
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """What publishing queries read: `write` puts so many rows into a new folder of Parquet files, `ddl` are their
-    columns.
-    """
-
-    write: Callable[[Path, int], object]
-    ddl: str
-
-
-MESSAGES: Final = Rows(write=write_parquet, ddl=DDL)
 
 
 class Bed:
@@ -101,22 +86,24 @@ class Bed:
 def bed(
     settings: Settings,
     *,
-    rows: Rows = MESSAGES,
+    write: Callable[[Path, int], object] = write_parquet,
+    ddl: str = DDL,
     jars: tuple[Path, ...] = (),
     home: Path | None = None,
     spark: Mapping[str, str] = NOTHING,
 ) -> Iterator[Bed]:
-    """Make the rows if this is the part's first bed, start what is needed, stop it in the end. `jars`, `home` and
-    `spark`: what the driver has on its class path, its Spark home and settings.
+    """Make the rows if this is the part's first bed, start what is needed, stop it in the end. `write` puts so many
+    rows of the columns `ddl` into a new folder of Parquet files. `jars`, `home` and `spark`: what the driver has on its
+    class path, its Spark home and settings.
     """
     with ExitStack() as stack:
         folder = settings.work / "rows"
         if not folder.exists():
             begun_s = time.monotonic()
-            rows.write(folder, settings.rows)
+            write(folder, settings.rows)
             logger.info("made %d rows in %.0f s", settings.rows, time.monotonic() - begun_s)
         broker = stack.enter_context(running(Kafka())) if settings.peer else None
         jars += connector_jars() if broker else ()
         work = Path(tempfile.mkdtemp(prefix="bed-", dir=settings.work))
         driver = stack.enter_context(session(work, jars, home=home, settings=spark))
-        yield Bed(driver, work, folder, rows.ddl, Topics(driver, broker.address) if broker else None)
+        yield Bed(driver, work, folder, ddl, Topics(driver, broker.address) if broker else None)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.settings import Settings
+from benchmarks.parts import Settings
 from tools.cost import deeds, idle
 from tools.cost.meter import Meter, counting_here, metered
 from tools.cost.prices import IDLE_GOAL, MILLION_GOAL, Prices, load_prices

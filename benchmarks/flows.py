@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,8 +27,8 @@ from benchmarks.bed import Bed, bed
 from benchmarks.bounds.flow import wait_for_state
 from benchmarks.floor import BATCH_ROWS
 from benchmarks.microbatch import FIRST_BATCHES, durations, publish_ahead
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.processes import watched
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import Run, Side, checked, measures, take_turns
 from partq_spark.group.model import GroupKey, GroupState, Phase
 from partq_spark.log.admin import alter_queue
@@ -196,7 +196,7 @@ def _joins(
         return writer(group.stream(queue, group=name, ownership=group.ownership)).trigger(processingTime=_TRIGGER)
 
     key = GroupKey(NAMESPACE, queue.name, name)
-    with _publishing(queue, publishing), _running(group, query()):
+    with _publishing(queue) if publishing else nullcontext(), _running(group, query()):
         _wait_for_shares(group, key, PARTITIONS)
         for _ in range(rounds):
             with _running(group, query()):
@@ -229,7 +229,7 @@ def _noop(stream: DataFrame) -> DataStreamWriter:
 
 
 @contextmanager
-def _publishing(queue: QueueLog, really: bool) -> Iterator[None]:
+def _publishing(queue: QueueLog) -> Iterator[None]:
     """A few messages to some partitions, again and again."""
     stop = threading.Event()
 
@@ -238,14 +238,12 @@ def _publishing(queue: QueueLog, really: bool) -> Iterator[None]:
             publish_ahead(queue, 8)  # so that every partition is in every batch
 
     thread = threading.Thread(target=run, daemon=True)
-    if really:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        if really:
-            thread.join()
+        thread.join()
 
 
 @contextmanager

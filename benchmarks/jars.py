@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from benchmarks.settings import KEPT
+from benchmarks.parts import KEPT
 
 SPARK_VERSION: Final = version("pyspark")
 SPARK_BEFORE: Final = "4.2.0"

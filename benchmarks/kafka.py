@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.jars import SPARK_BEFORE, SPARK_VERSION, Jars, had
-from benchmarks.settings import PARTITIONS
+from benchmarks.parts import PARTITIONS
 from tools.servers import Server, free_port
 
 KAFKA_VERSION: Final = "4.3.1"

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -24,9 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import partq
 from benchmarks.bed import Bed, bed
 from benchmarks.kafka import note as kafka_note
-from benchmarks.settings import Settings
+from benchmarks.parts import Settings
 from benchmarks.spark import LOGS, logs
-from tools.report import Goal, Measure, Series
+from tools.report import Goal, Measure, compared, figure
 
 EVERY_S: Final = 0.137
 MESSAGES: Final = 150
@@ -202,24 +203,22 @@ def _measures(found: dict[tuple[str, str], list[Latencies]], count: int) -> list
     """Each of partq's ways against each of Kafka's, with the same logs; the goals are about the median."""
     goals = {_TUNED: Goal(sign="<=", limit=1.0), _DEFAULT: Goal(sign="<=", limit=0.2)}
 
-    def series(name: str, each: str, percentile: Callable[[Latencies], float]) -> Series:
-        return Series(name=name, unit="ms", samples=tuple(percentile(sample) for sample in found[name, each]))
+    def samples(name: str, each: str, percentile: Callable[[Latencies], float]) -> tuple[str, list[float]]:
+        return name, [percentile(sample) for sample in found[name, each]]
 
     made = []
     for what, percentile, counts in (
         ("p50", lambda sample: sample.p50, True),
         ("p99", lambda sample: sample.p99, False),
     ):
-        for each in LOGS:
-            peers: list[str | None] = [peer for peer in goals if (peer, each) in found]
+        for each, way in product(LOGS, (_ALONE, _GROUP)):
+            line = f"{way}: one message to foreachBatch, {what} of {count}, {each}"
+            ours = samples(way, each, percentile)
+            peers = [peer for peer in goals if (peer, each) in found]
             made += [
-                Measure(
-                    what=f"{way}: one message to foreachBatch, {what} of {count}, {each}",
-                    subject=series(way, each, percentile),
-                    reference=series(peer, each, percentile) if peer else None,
-                    goal=goals[peer] if peer and counts else None,
-                )
-                for way in (_ALONE, _GROUP)
-                for peer in peers or [None]
+                compared(line, "ms", ours, samples(peer, each, percentile), goals[peer] if counts else None)
+                for peer in peers
             ]
+            if not peers:
+                made.append(figure(line, ours[1], "ms", name=way))
     return made

@@ -22,8 +22,8 @@ from typing import Final
 
 import psutil
 
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.processes import in_new_process
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue

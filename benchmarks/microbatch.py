@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.floor import BATCH_ROWS, FloorSource
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import LOGS, logs, session
 from benchmarks.staging import publish_rows
 from partq_spark.log.admin import create_queue, delete_queue

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.processes import in_new_process
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish

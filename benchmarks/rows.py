@@ -21,10 +21,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 import partq
-from benchmarks.bed import Bed, Rows, bed
+from benchmarks.bed import Bed, bed
 from benchmarks.jars import avro
 from benchmarks.kafka import note as kafka_note
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import Run, Side, checked, measures, run_to_end, take_turns
 from benchmarks.throughput import (
     BARE_SINK,
@@ -68,7 +68,7 @@ class Way:
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     """Publishing, then reading what each way has: two columns, aggregated, and all 19. The first way is partq."""
     ways, jars = _ways(settings.peer), avro().paths if settings.peer else ()
-    with bed(settings, rows=Rows(write=write_flights, ddl=ddl()), jars=jars, spark=_SHUFFLE) as made:
+    with bed(settings, write=write_flights, ddl=ddl(), jars=jars, spark=_SHUFFLE) as made:
         synced = Way(name="Parquet files, and sync", publish=partial(to_parquet, synced=True))
         sides = [_publishing(way, made) for way in ways]
         sides[_BEFORE_KAFKA:_BEFORE_KAFKA] = [

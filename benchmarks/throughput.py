@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -19,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from benchmarks.bed import Bed, bed
 from benchmarks.floor import FloorSource, ReadySource, write_ready
 from benchmarks.kafka import note as kafka_note
-from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.parts import PARTITIONS, Settings
 from benchmarks.spark import Run, Side, checked, measures, parquet_stream, take_turns
 from partq_spark.log.admin import delete_queue
 from partq_spark.query.settings import ddl, default_source_columns
@@ -63,37 +64,23 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
         stream = made.spark.readStream.format("partq").options(**made.options(queue), startingOffsets="earliest")
         return (stream if wanted is ALL else stream.schema(wanted)).load()
 
-    def bare(wanted: str) -> Side:
-        load = ready_made(made, settings.rows, wanted, made.options(queue))
-        return Side(name=BARE_SOURCE, run=lambda: made.reading(load), batches_goal=Goal(sign=">=", limit=0.95))
+    def sides(wanted: str, folder: Path, goal: Goal | None = None) -> list[Side]:
+        """The same columns of the queue, of Parquet files, and ready made."""
+        ready = ready_made(made, settings.rows, wanted, made.options(queue))
+        files = partial(made.reading, lambda: parquet_stream(made.spark, folder, wanted))
+        return [
+            Side(name="partq", run=lambda: made.reading(lambda: queued(wanted))),
+            Side(name="Parquet source", run=files, goal=goal),
+            Side(name=BARE_SOURCE, run=lambda: made.reading(ready), batches_goal=Goal(sign=">=", limit=0.95)),
+        ]
 
-    seven = [
-        Side(name="partq", run=lambda: made.reading(lambda: queued(ALL))),
-        Side(
-            name="Parquet source",
-            run=lambda: made.reading(lambda: parquet_stream(made.spark, all_columns, ALL)),
-            goal=Goal(sign=">=", limit=1.0),
-        ),
-        bare(ALL),
-    ]
-    two = [
-        Side(name="partq", run=lambda: made.reading(lambda: queued(TEXTS))),
-        Side(
-            name="Parquet source",
-            run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns, TEXTS)),
-        ),
-        bare(TEXTS),
-    ]
+    seven = sides(ALL, all_columns, Goal(sign=">=", limit=1.0))
+    two = sides(TEXTS, two_columns)
     if (topics := made.topics) is not None:
         topic = topics.fresh()
         checked(made.publishing("kafka", topics.sink(topic)), settings.rows, "publishing the rows to Kafka")
-        seven.append(
-            Side(
-                name="Kafka source",
-                run=lambda: made.reading(lambda: topics.stream(topic)),
-                goal=Goal(sign=">=", limit=3.0),
-            )
-        )
+        kafka = partial(made.reading, lambda: topics.stream(topic))
+        seven.append(Side(name="Kafka source", run=kafka, goal=Goal(sign=">=", limit=3.0)))
     runs = take_turns([*seven, *two], settings.rounds, settings.rows)
     return [
         *measures("reading all seven columns", seven, runs[: len(seven)]),

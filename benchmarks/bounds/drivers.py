@@ -17,8 +17,8 @@ from typing import Final
 from benchmarks.bed import Bed, bed
 from benchmarks.floor import BATCH_ROWS
 from benchmarks.microbatch import FIRST_BATCHES, durations, publish_ahead
+from benchmarks.parts import Settings
 from benchmarks.processes import in_new_process
-from benchmarks.settings import Settings
 from benchmarks.spark import Run, checked, run_to_end, session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from coordinator.core.events import FlowBound, FlowExpired, Tick
 from coordinator.core.machine import decide as decide_event
 from partq_spark.group.codec import decode_state

@@ -23,8 +23,8 @@ import msgspec
 import psutil
 
 from benchmarks.bounds.flow import balanced
+from benchmarks.parts import NAMESPACE, Settings
 from benchmarks.processes import watched
-from benchmarks.settings import NAMESPACE, Settings
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents.redis_script import SCRIPT, SHA
 from partq_spark.group.documents.urls import store_id

@@ -9,11 +9,13 @@ import multiprocessing
 import os
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from typing import Final
 
-from benchmarks.settings import NAMESPACE, PARTITIONS, Settings
+from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.staging import publish_rows, staged
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
@@ -44,21 +46,23 @@ def compaction(settings: Settings) -> tuple[list[Measure], list[str]]:
     """
     publishes = _SMALL // 10 if settings.quick else _SMALL
     store = open_store(f"file://{settings.work}/store")
-    small, whole = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "whole"))
+    queues = [create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "whole")]
+    small, whole = queues
     rows = make_messages(publishes * _SMALL_ROWS)
     for number in range(publishes):
         publish_rows(small, rows.slice(number * _SMALL_ROWS, _SMALL_ROWS))
     publish_rows(whole, rows)
-    before = _turns(small, whole, rows.num_rows, 1)  # takes most of the time, and is no close call
+    rate = partial(_rate, rows.num_rows)
+    before = _turns(rate, queues, 1)  # takes most of the time, and is no close call
     begun_s = time.perf_counter()
     steps: list[Compacted] = []
     while (done := compact(small, min_age_s=0.0)) is not None:
         steps.append(done)
     took_s = time.perf_counter() - begun_s
-    after = _turns(small, whole, rows.num_rows, settings.rounds)
+    after = _turns(rate, queues, settings.rounds)
     slices = f"{sum(step.slices_before for step in steps):,} slices became {sum(step.slices for step in steps):,}"
     written = sum(step.messages for step in steps) / rows.num_rows
-    queries = _queries(small, whole, rows.num_rows, settings)
+    queries = _queries(queues, rows.num_rows, settings)
     return [
         _compared(f"{publishes:,} small publishes, as they came", before, None),
         _compared(f"{publishes:,} small publishes, compacted", after, _COMPACTED),
@@ -67,13 +71,12 @@ def compaction(settings: Settings) -> tuple[list[Measure], list[str]]:
     ], [f"{slices}; each message was written anew {written:.2f} times."]
 
 
-def _turns(one: QueueLog, other: QueueLog, rows: int, rounds: int) -> list[tuple[float, float]]:
-    """Messages per second of both, round by round; the first round warms up and does not count."""
-    found = [(_rate(one, rows), _rate(other, rows)) for _ in range(rounds + 1)]
-    return found[1:]
+def _turns(rate: Callable[[QueueLog], float], queues: Sequence[QueueLog], rounds: int) -> list[list[float]]:
+    """Messages per second of each queue, round by round; the first round warms up and does not count."""
+    return [[rate(queue) for queue in queues] for _ in range(rounds + 1)][1:]
 
 
-def _queries(one: QueueLog, other: QueueLog, rows: int, settings: Settings) -> list[tuple[float, float]]:
+def _queries(queues: Sequence[QueueLog], rows: int, settings: Settings) -> list[list[float]]:
     """The same by streaming queries with AvailableNow into noop: without how a query starts and ends."""
     from benchmarks.spark import checked, run_to_end, session
 
@@ -85,11 +88,10 @@ def _queries(one: QueueLog, other: QueueLog, rows: int, settings: Settings) -> l
             run = run_to_end(stream.load(queue.name).writeStream.format("noop"), settings.work / "checkpoint")
             return rows / checked(run, rows, f"reading {queue}").batches_s
 
-        found = [(rate(one), rate(other)) for _ in range(settings.rounds + 1)]
-    return found[1:]
+        return _turns(rate, queues, settings.rounds)
 
 
-def _rate(queue: QueueLog, rows: int) -> float:
+def _rate(rows: int, queue: QueueLog) -> float:
     """All partitions, one after the other."""
     head = queue.refresh()
     read = 0
@@ -105,7 +107,7 @@ def _rate(queue: QueueLog, rows: int) -> float:
     return rows / took_s
 
 
-def _compared(what: str, found: list[tuple[float, float]], goal: Goal | None) -> Measure:
+def _compared(what: str, found: list[list[float]], goal: Goal | None) -> Measure:
     ours, theirs = zip(*found, strict=True)
     return compared(what, "rows/s", ("partq", ours), ("published at once", theirs), goal)
 

@@ -19,8 +19,8 @@ from typing import Final
 
 import psutil
 
+from benchmarks.parts import Settings
 from benchmarks.processes import watched
-from benchmarks.settings import Settings
 from partq_spark import client
 from partq_spark.page.access import access
 from partq_spark.page.app import Page
