@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import partq
-from benchmarks.kafka import Kafka, Topics, connector_jars
+from benchmarks.kafka import Kafka, Topics, connector
 from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.spark import NOTHING, Run, and_synced, parquet_stream, run_to_end, session
 from partq_spark.log.admin import create_queue
@@ -103,7 +103,7 @@ def bed(
             write(folder, settings.rows)
             logger.info("made %d rows in %.0f s", settings.rows, time.monotonic() - begun_s)
         broker = stack.enter_context(running(Kafka())) if settings.peer else None
-        jars += connector_jars() if broker else ()
+        jars += connector().jars.paths if broker else ()
         work = Path(tempfile.mkdtemp(prefix="bed-", dir=settings.work))
         driver = stack.enter_context(session(work, jars, home=home, settings=spark))
         yield Bed(driver, work, folder, ddl, Topics(driver, broker.address) if broker else None)

@@ -68,11 +68,6 @@ def connector() -> Connector:
     return next(each for each in CONNECTORS if each.jars == found)
 
 
-def connector_jars() -> tuple[Path, ...]:
-    """What goes on the driver's class path."""
-    return connector().jars.paths
-
-
 def broker_jars() -> Path:
     """The folder with everything that a broker needs."""
     wanted = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
@@ -151,7 +146,7 @@ class Kafka(Server):
 
 
 class Topics:
-    """Topics of 8 partitions and Spark's connector to them. The driver needs `connector_jars()` on its class path."""
+    """Topics of 8 partitions and Spark's connector to them. The driver has the jars of `connector()`."""
 
     def __init__(self, spark: SparkSession, address: str) -> None:
         self._spark = spark

@@ -7,7 +7,6 @@ within the clock: folders, queues and topics are made before and removed after.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,6 @@ TEXTS: Final = "key string, value string"
 BARE_SOURCE: Final = f"{FLOOR} source, batches ready made"
 BARE_SINK: Final = f"{FLOOR} sink, keeps nothing"
 DURABLE_SINK: Final = "bare and durable Python sink"
-logger = logging.getLogger(__name__)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
