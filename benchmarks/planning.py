@@ -33,6 +33,7 @@ PUBLISHES: Final = 10_000
 WIDE: Final = 64
 _ROWS: Final = 640
 _CHILD_LIMIT_S: Final = 120
+_SPARKS_NAME: Final = {"int": "integer", "bigint": "long"}
 
 
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
@@ -61,11 +62,10 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
 def _plan_s(url: str, queue: str) -> float:
     """Seconds from the first call of a new reader, which knows nothing, to the plan of its first micro-batch."""
     options = {"store": url, "namespace": NAMESPACE, "queue": queue, "startingOffsets": "earliest"}
-    source = PartqDataSource(CaseInsensitiveDict(options))
     columns = StructType()
     for column in default_source_columns(False):
-        columns.add(column.name, column.type)
-    reader = source.streamReader(columns)
+        columns.add(column.name, _SPARKS_NAME.get(column.type, column.type))
+    reader = PartqDataSource(CaseInsensitiveDict(options)).streamReader(columns)
     serializer: Any = CPickleSerializer()
     begun_s = time.perf_counter()
     start = reader.initialOffset()
