@@ -171,7 +171,7 @@ def _beat(prefix: str, record: FlowRecord, turn: int) -> bytes:
     """The swap of a flow's heartbeat, and a look at something that is not there: a session would know the state."""
     former, token = (f"turn{number % _TURNS}" for number in (turn - 1, turn))
     fields = msgspec.json.encode(encode_flow(record)).decode()
-    swap = ("swap", "1", record.flow, former, "", token, fields)
+    swap = ("swap", "1", record.flow, former, token, fields)
     return _packed("EVALSHA", SHA, "2", f"{prefix}beats", f"{prefix}state", "", *swap, "load", "2", "none", "")
 
 
