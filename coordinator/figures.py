@@ -22,7 +22,7 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey, GroupState, Partition, acknowledged_to
 from partq_spark.group.status import said_by_owner
-from partq_spark.log.codec import decode_head
+from partq_spark.log.codec import HEAD
 from partq_spark.log.model import at
 from partq_spark.log.queue import QueueLog, published_us
 from partq_spark.objects.api import ObjectStore
@@ -148,7 +148,7 @@ class Figures:
             return {}
         log = QueueLog(self._store, key.namespace, key.queue, self._effects)
         if unknown and self._may_look:
-            log.remember(decode_head(queue.document.body, log.head_name), queue.document.etag)
+            log.remember(HEAD.open(queue.document.body, log.head_name), queue.document.etag)
             try:
                 found = published_us(log, log.head, unknown)
             except PartqError as error:  # what was collected meanwhile, or is damaged, is of this group alone

@@ -19,7 +19,7 @@ from partq_spark.base.metrics import Sample
 from partq_spark.group.model import AccessType, GroupKey, GroupSettings
 from partq_spark.log import layouts, names
 from partq_spark.log.clocks import published_by
-from partq_spark.log.codec import decode_head
+from partq_spark.log.codec import HEAD
 from partq_spark.log.groups import group_kind
 from partq_spark.log.model import Group, Head, group_start
 from partq_spark.objects.api import Document, ObjectStore, Unchanged
@@ -123,7 +123,7 @@ class Heads:
             with self._lock:
                 self._seen.pop(queue, None)
             return
-        head = decode_head(document.body, name)
+        head = HEAD.open(document.body, name)
         groups = {
             GroupKey(self.namespace, queue, group): group_facts(head, made)
             for group, made in head.groups.items()

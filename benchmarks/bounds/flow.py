@@ -25,7 +25,7 @@ from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.groups import create_group
-from partq_spark.log.model import QueueConfig
+from partq_spark.log.settings import QueueConfig
 from partq_spark.objects import ObjectStore, open_store
 from tools.processes import coordinator
 from tools.report import Measure, figure

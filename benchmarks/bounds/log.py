@@ -139,7 +139,7 @@ def head(settings: Settings) -> tuple[list[Measure], list[str]]:
         publish(queue, stage, [segment], PublishIdentity(writer=f"writer-{number % _WRITERS}", batch=number))
         times_ms.append(1000 * (time.perf_counter() - begun_s))
         # The size as a reader finds it. Encoding once more costs less than looking at the file would.
-        sizes_kb.append(len(codec.encode_head(queue.head)) / 1000)
+        sizes_kb.append(len(codec.HEAD.seal(queue.head)) / 1000)
     queue.refresh()
     if queue.head.messages != publishes * _WIDE_ROWS:
         raise RuntimeError(f"{queue} has {queue.head.messages} messages, {publishes * _WIDE_ROWS} were published")

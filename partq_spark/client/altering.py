@@ -22,10 +22,10 @@ from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
 from partq_spark.log import admin, layouts, tree
-from partq_spark.log.model import Head, QueueConfig, at
+from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.settings import check_settings
+from partq_spark.log.settings import QueueConfig, check_settings
 from partq_spark.query import limits
 
 SAMPLE_MESSAGES: Final = 10_000

@@ -22,9 +22,10 @@ from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.retention import HeldBack
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import codec, tree
-from partq_spark.log.model import Head, QueueConfig, at
+from partq_spark.log.model import Head, at
 from partq_spark.log.publish import TRANSACTION
 from partq_spark.log.queue import QueueLog, oldest_us, published_us
+from partq_spark.log.settings import QueueConfig
 
 T = TypeVar("T")
 
@@ -248,7 +249,7 @@ def queue_description(head: Head, store: str) -> QueueDescription:
             )
             for each in head.resolutions
         ),
-        head=HeadDescription(sequence=head.sequence, bytes=len(codec.encode_head(head))),
+        head=HeadDescription(sequence=head.sequence, bytes=len(codec.HEAD.seal(head))),
         log=LogDescription(
             entries=len(head.entries),
             chunks=len(head.tree),

@@ -17,10 +17,11 @@ from partq_spark.client.arguments import time_us
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import admin, housekeeping, writers
+from partq_spark.log.connect import Namespace
+from partq_spark.log.destinations import checked_topic, matches
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PUBLISH_ID, TRANSACTION
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.topics import checked_topic, matches
 
 MOST_STEPS: Final = 1000
 """Of one call of `compact`: some 60 million slices."""
@@ -204,9 +205,9 @@ def resolve(queue: QueueLog, writer: str, batch: int, published: bool) -> Resolv
             f"the last batch of writer {writer!r} in {queue} is {record.batch}: batch {batch} is new there as it is, "
             "and there is nothing to resolve"
         )
-    found = admin.list_queues(queue.store, queue.namespace)
+    every = Namespace(queue.store, queue.namespace)
     by = _person()
-    others = [other for other in sorted(found.readable) if other != queue.name]
+    others = [other.name for other in every.queues(to_publish=False) if other.name != queue.name]
     done = [
         other
         for other in [queue.name, *others]
@@ -217,7 +218,7 @@ def resolve(queue: QueueLog, writer: str, batch: int, published: bool) -> Resolv
         batch=batch,
         published=published,
         queues=tuple(sorted(done)),
-        unreadable=tuple(sorted(found.problems)),
+        unreadable=tuple(sorted(every.problems)),
     )
 
 

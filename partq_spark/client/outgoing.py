@@ -28,7 +28,7 @@ from partq_spark.log.repetition import MOST_CHANGES
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_columns
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Staged
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
@@ -275,7 +275,7 @@ def _batch(messages: Sequence[Outgoing], columns: Columns | None) -> pa.RecordBa
     a column was added, have null there: a queue gets its new columns behind those that it has.
     """
     with_headers = any(each.headers for each in messages)
-    schema = segment_columns(columns, headers=with_headers).schema
+    schema = segment_schema(columns, headers=with_headers)
     width = len(schema) - with_headers
     rows = [(*each.values, *(None,) * (width - len(each.values))) for each in messages]
     found = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=False)]

@@ -19,10 +19,10 @@ from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.client.arguments import checked
 from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
-from partq_spark.log.model import QueueConfig
+from partq_spark.log.destinations import checked_topic
 from partq_spark.log.names import checked_name, new_id
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.topics import checked_topic
+from partq_spark.log.settings import QueueConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from partq_spark.client.message_spans import SendSpans
 from partq_spark.client.outgoing import Outgoing, Published, TakenRows, publish_together
 from partq_spark.client.publication import Publication, PublishReport, checked_publish_id
 from partq_spark.log.connect import NamespaceAddress, open_queue
-from partq_spark.log.topics import checked_topic
+from partq_spark.log.destinations import checked_topic
 
 LINGER_S: Final = 0.05
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024

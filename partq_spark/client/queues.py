@@ -15,7 +15,6 @@ from partq_spark.client.maintaining import attracting
 from partq_spark.client.messages import Found
 from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue
-from partq_spark.log import admin
 from partq_spark.log.connect import Namespace, shared_store
 from partq_spark.log.settings import QueueConfig
 
@@ -89,11 +88,11 @@ def list_queues(
 ) -> tuple[QueueSummary | DamagedQueue, ...]:
     """The queues of a namespace, by name; one that cannot be read is listed as damaged and hides no other."""
     where = address(store, namespace, retry_timeout_s)
-    found = admin.list_queues(shared_store(where.store, retry_timeout_s), where.namespace)
+    every = Namespace(shared_store(where.store, retry_timeout_s), where.namespace)
     known: dict[str, QueueSummary | DamagedQueue] = {
-        name: describing.summary_of(queue.head) for name, queue in found.readable.items()
+        queue.name: describing.summary_of(queue.head) for queue in every.queues(to_publish=False)
     }
-    for name, problem in found.problems.items():
+    for name, problem in every.problems.items():
         known[name] = DamagedQueue(namespace=where.namespace, queue=name, error=str(problem))
     return tuple(each for _, each in sorted(known.items()))
 
@@ -147,7 +146,7 @@ def list_subscriptions(
     every = Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s)
     found = {queue.name: attracting(queue.head.subscriptions, topic) for queue in every.queues()}
     known: list[QueueSubscriptions | DamagedQueue] = [
-        DamagedQueue(namespace=where.namespace, queue=name, error=str(error)) for name, error in every.damaged.items()
+        DamagedQueue(namespace=where.namespace, queue=name, error=str(error)) for name, error in every.problems.items()
     ]
     known += [QueueSubscriptions(queue=name, subscriptions=theirs) for name, theirs in found.items() if theirs]
     return tuple(sorted(known, key=lambda each: each.queue))

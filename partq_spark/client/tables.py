@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.log import destinations
-from partq_spark.log.schema.conform import Taking
+from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import as_form, pieces
 from partq_spark.log.schema.types import normal
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
@@ -46,7 +46,7 @@ def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
         columns = _key_and_value(batch)
         if taking is not None:
             columns.append(taken_headers(taking, batch, row))
-        yield pa.RecordBatch.from_arrays(columns, schema=segment_schema(taking is not None))
+        yield pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers=taking is not None))
         row += batch.num_rows
 
 
@@ -110,21 +110,21 @@ def _is_cast(kind: pa.DataType) -> bool:
     return form is not None and form != kind  # None: it is refused
 
 
-def headers_taking(schema: pa.Schema, name: str) -> Taking | None:
+def headers_taking(schema: pa.Schema, name: str) -> Conversion | None:
     """How the column `name` becomes headers, in whatever form it comes; None if there is none. Raises `Invalid` for
     another type.
     """
     if name not in schema.names:
         return None
-    return Taking.of(pa.schema([schema.field(name)]), pa.schema([pa.field(name, HEADERS)]))
+    return Conversion.to_queue(pa.schema([schema.field(name)]), pa.schema([pa.field(name, HEADERS)]))
 
 
-def taken_headers(taking: Taking, batch: pa.RecordBatch, first_row: int) -> pa.Array:
+def taken_headers(taking: Conversion, batch: pa.RecordBatch, first_row: int) -> pa.Array:
     """A batch's headers. Raises `BadRow` for one that is not UTF-8."""
     return taken(taking, batch.select(taking.schema.names), first_row).column(0)
 
 
-def taken(taking: Taking, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+def taken(taking: Conversion, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
     """The batch as the queue takes it. Raises `BadRow`, which counts from `first_row` on."""
     try:
         return taking(batch)

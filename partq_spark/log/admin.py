@@ -1,4 +1,4 @@
-"""Creating, changing, listing and deleting queues, and which topics they attract (DIS-07). Each change is one swap;
+"""Creating, changing and deleting queues, and which topics they attract (DIS-07). Each change is one swap;
 nothing here knows what a change means for groups.
 
 Subscriptions live in the queue's own head, so there is one truth, and deleting a queue deletes them.
@@ -6,22 +6,22 @@ Subscriptions live in the queue's own head, so there is one truth, and deleting 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
+from partq_spark.base.errors import Conflict, Corrupt, Invalid
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import codec, names
+from partq_spark.log.destinations import checked_subscription
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import MAX_PARTITIONS, Head, QueueConfig
+from partq_spark.log.model import MAX_PARTITIONS, Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.settings import check_settings
-from partq_spark.log.topics import checked_subscription
-from partq_spark.objects.api import ObjectStore, Unchanged
+from partq_spark.log.settings import QueueConfig, check_settings
+from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.register import Register
 
 
@@ -106,7 +106,7 @@ def alter_queue(
             tried.append(columns)
         if wanted is head and config == head.config and columns == head.columns:
             return head
-        return replace(wanted, config=config, columns=columns, sequence=head.sequence + 1)
+        return replace(wanted, config=config, columns=columns)
 
     return queue.change(decide)
 
@@ -158,7 +158,7 @@ def _delete_damaged_head(queue: QueueLog) -> None:
     def decide(body: bytes | None) -> None:
         with suppress(Corrupt):
             if body is not None:
-                codec.decode_head(body, queue.head_name)
+                codec.HEAD.open(body, queue.head_name)
                 raise Conflict(f"{queue} was damaged and has been restored meanwhile: look at it, then delete it again")
 
     register: Register[bytes] = Register(
@@ -183,10 +183,8 @@ def remove_remains(queue: QueueLog) -> int:
     base = names.queue_folder(queue.namespace, queue.name)
     # Listed before the head is read: a queue created in between has an id that is not in the list.
     folders = [base + kind + part for kind in ("_segments/", "_log/") for part in queue.store.list_folders(base + kind)]
-    document = queue.store.load(queue.head_name)
-    present = None
-    if document is not None and not isinstance(document, Unchanged):
-        present = codec.decode_head(document.body, queue.head_name).queue_id
+    head = queue.look()
+    present = None if head is None else head.queue_id
     removed = 0
     problems: list[Invalid] = []
     for folder in folders:
@@ -205,35 +203,6 @@ def remove_remains(queue: QueueLog) -> int:
     if problems:
         raise problems[0]
     return removed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamespaceQueues:
-    """The queues of a namespace, by name: each with its head read, and what is wrong with those whose head cannot be.
-
-    Such a one is still a queue, and hides no other.
-    """
-
-    readable: Mapping[str, QueueLog]
-    problems: Mapping[str, PartqError]
-
-
-def list_queues(store: ObjectStore, namespace: str) -> NamespaceQueues:
-    """The queues of a namespace. A folder whose name no queue can have (`Copy of orders`, `ORDERS`) is somebody else's.
-
-    Raises `Unavailable`, and `Invalid` if the namespace itself cannot be listed.
-    """
-    namespace = names.checked_name("namespace", namespace)
-    readable: dict[str, QueueLog] = {}
-    problems: dict[str, PartqError] = {}
-    for name in filter(names.is_name, store.list_folders(f"{namespace}/")):
-        queue = QueueLog(store, namespace, name)
-        try:
-            if queue.look() is not None:
-                readable[name] = queue
-        except (Corrupt, Invalid) as problem:  # Invalid: a newer partq wrote it, or this user may not read it
-            problems[name] = problem
-    return NamespaceQueues(readable=readable, problems=problems)
 
 
 MAX_SUBSCRIPTIONS = 1000  # of one queue: with 250 bytes each a head stays below 300 kB
@@ -274,7 +243,7 @@ def _resubscribed(
                 f"{MAX_SUBSCRIPTIONS} are allowed: use wildcards, such as orders/>, or unsubscribe some"
             )
         changed.update(every ^ present)
-        return replace(head, subscriptions=tuple(sorted(every)), sequence=head.sequence + 1)
+        return replace(head, subscriptions=tuple(sorted(every)))
 
     queue.change(decide)
     return tuple(sorted(changed))

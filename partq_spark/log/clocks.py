@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from partq_spark.log import codec
-from partq_spark.log.model import ChunkRef, Entry, Slice, add, at, below
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Slice, at, below, placed
 
-LoadChunk = Callable[[ChunkRef], bytes | memoryview]
+LoadChunk = Callable[[ChunkRef], Chunk]
 Times = Callable[[Entry, Slice], Sequence[int]]  # the times of a slice of a compacted entry, in microseconds, rising
 
 MOST_OFF_US: Final = 10 * 60 * 1_000_000
@@ -80,30 +79,18 @@ class Seek:
     def is_false(self, time_us: int) -> bool:
         return self.latest_us is not None and time_us > self.latest_us
 
-    def in_chunks(self, refs: Sequence[ChunkRef], begin: tuple[int, ...]) -> bool:
-        """Whether the walk ends in these chunks; reads those that may have the time."""
-        for ref in refs:
-            after = add(begin, ref.rows)
-            # A chunk below the earliest offsets answers nothing, and may have been collected.
-            if not below(after, begin, self.earliest):
-                if ref.last_time_us < self.time_us:
-                    self._passed(enumerate(after))  # also what stood before it
-                elif self.is_false(ref.first_time_us):
-                    self.unclear.update((p, end) for p, end in enumerate(after) if end > at(begin, p))
-                else:
-                    data = self.load(ref)
-                    if ref.level == 0:
-                        found = self.in_entries(codec.decode_entries(data, ref))
-                    else:
-                        found = self.in_chunks(codec.decode_refs(data, ref), begin)
-                    if found:
-                        return True
-            begin = after
-        return False
-
-    def in_entries(self, entries: Sequence[Entry]) -> bool:
-        """Whether the walk ends in these entries."""
-        for entry in entries:
+    def ends_in(self, chunk: Chunk, begin: tuple[int, ...]) -> bool:
+        """Whether the walk ends in this chunk, which begins at `begin`; reads those below it that may have the time."""
+        for ref, before, after in placed(chunk.chunks, begin):
+            if below(after, before, self.earliest):
+                continue  # it answers nothing, and may have been collected
+            if ref.last_time_us < self.time_us:
+                self._passed(enumerate(after))  # also what stood before it
+            elif self.is_false(ref.first_time_us):
+                self.unclear.update((p, end) for p, end in enumerate(after) if end > at(before, p))
+            elif self.ends_in(self.load(ref), before):
+                return True
+        for entry in chunk.entries:
             # By the slices' own offsets and not by counting: a compacted leaf does without what had been trimmed.
             ends = {piece.partition: piece.end for piece in entry.slices}
             if entry.time_us < self.time_us:

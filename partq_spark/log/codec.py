@@ -16,14 +16,14 @@ import xxhash
 from msgspec import Struct
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.json_documents import JsonDocument, check_sum
+from partq_spark.base.json_documents import JsonDocument, Whole, check_sum
 from partq_spark.log.model import (
     FORMAT,
+    Chunk,
     ChunkRef,
     Entry,
     Group,
     Head,
-    Marks,
     WriterPage,
     WriterRecord,
 )
@@ -85,22 +85,7 @@ def _check_head(head: Head) -> None:
 
 # --- the head ---------------------------------------------------------------------------------------------------------
 
-_HEAD: Final = _document("head", Head, check=_check_head, is_newer=lambda head: head.columns is not None)
-
-
-def encode_head(head: Head) -> bytes:
-    """The head's document."""
-    return _HEAD.seal(head)
-
-
-def require_readable(head: Head) -> None:
-    """Raises `Invalid` for a head that could be written and not be read."""
-    _HEAD.require_readable(head)
-
-
-def decode_head(document: bytes, name: str) -> Head:
-    """Raises `Corrupt` if the document at `name` is damaged, `Invalid` if a newer partq wrote it."""
-    return _HEAD.open(document, name)
+HEAD: Final = _document("head", Head, check=_check_head, is_newer=lambda head: head.columns is not None)
 
 
 def groups_bytes(groups: Mapping[str, Group]) -> int:
@@ -116,41 +101,19 @@ def entry_bytes(entry: Entry) -> int:
 # --- chunks: immutable, checked against the reference's checksum ------------------------------------------------------
 
 
-class _Entries(Struct, frozen=True):
-    entries: tuple[Entry, ...]
+_CHUNK: Final = _document("log", Chunk, check=lambda chunk: _check_entries(chunk.entries))
 
 
-class _Chunks(Struct, frozen=True):
-    chunks: tuple[ChunkRef, ...]
+def encode_chunk(chunk: Chunk) -> bytes:
+    """What is created once, and referred to with its checksum."""
+    return _CHUNK.write(chunk)
 
 
-_LEAF: Final = _document("log", _Entries, check=lambda leaf: _check_entries(leaf.entries))
-_NODE: Final = _document("log", _Chunks)
-
-
-def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """A chunk of level 0."""
-    return _LEAF.write(_Entries(tuple(entries)))
-
-
-def encode_refs(refs: Sequence[ChunkRef]) -> bytes:
-    """A chunk of a higher level."""
-    return _NODE.write(_Chunks(tuple(refs)))
-
-
-def decode_entries(data: bytes | memoryview, ref: ChunkRef) -> tuple[Entry, ...]:
+def decode_chunk(data: bytes | memoryview, ref: ChunkRef) -> Chunk:
     """Raises `Corrupt` if the bytes are not those that the reference names."""
-    return _LEAF.read(_checked(data, ref), f"log chunk {ref.name}").entries
-
-
-def decode_refs(data: bytes | memoryview, ref: ChunkRef) -> tuple[ChunkRef, ...]:
-    """Raises `Corrupt` if the bytes are not those that the reference names."""
-    return _NODE.read(_checked(data, ref), f"log chunk {ref.name}").chunks
-
-
-def _checked(data: bytes | memoryview, ref: ChunkRef) -> bytes | memoryview:
-    check_sum(data, ref.xxh3, f"log chunk {ref.name}", _RESTORE)
-    return data
+    name = f"log chunk {ref.name}"
+    check_sum(data, ref.xxh3, name, _RESTORE)
+    return _CHUNK.read(data, name)
 
 
 # --- pages of writer records ------------------------------------------------------------------------------------------
@@ -207,14 +170,24 @@ def decode_writer_line(data: bytes | memoryview, page: WriterPage, number: int) 
 # --- collection's marks -----------------------------------------------------------------------------------------------
 
 
-_MARKS: Final = _document("marks", Marks, repair="delete it, the next rounds make it anew")
+class Marked(Struct, frozen=True, kw_only=True):
+    """What one round of collection found that nothing refers to."""
+
+    time_us: Whole  # Unix time at which all of `names` were without a reference
+    names: tuple[str, ...]  # within their folders
 
 
-def encode_marks(marks: Marks) -> bytes:
-    """Collection's memory: about 40 bytes for each name."""
-    return _MARKS.seal(marks)
+class Marks(Struct, frozen=True, kw_only=True):
+    """What rounds of collection found, oldest first, about 40 bytes for each name; a later round may delete what is
+    still without a reference one grace after its own marking.
+    """
+
+    rounds: tuple[Marked, ...]
+
+    @property
+    def count(self) -> int:
+        """Names in all of it."""
+        return sum(len(marked.names) for marked in self.rounds)
 
 
-def decode_marks(document: bytes, name: str) -> Marks:
-    """Raises `Corrupt` if the document at `name` is damaged."""
-    return _MARKS.open(document, name)
+MARKS: Final = _document("marks", Marks, repair="delete it, the next rounds make it anew")

@@ -11,30 +11,35 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
 
 from partq_spark.base.errors import ObjectMissing
-from partq_spark.log import clocks, codec, names, tree
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
+from partq_spark.log import clocks, names, tree
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, placed
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
-from partq_spark.log.segment import SegmentWriter, read_slice
-from partq_spark.log.segment_columns import TIMES_NAME, SegmentColumns, columns_of_entry, segment_columns
+from partq_spark.log.segment import SegmentWriter
+from partq_spark.log.segment_columns import TIMES_NAME, segment_schema
+
+T = TypeVar("T")
 
 MIN_AGE_S: Final = 300.0
 """Longer than a publish tries to settle an unknown outcome (`retryTimeout`, 120 s): its token goes with compaction."""
 
-MOST_TRIES: Final = 4  # runs whose entries are read in one step because their references promised more than they held
+MOST_TRIES: Final = 8
+"""In one step: runs whose entries are read though their references promised more than they held, and chunks that are
+unfolded.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +94,7 @@ def _with_old_entries_moved(queue: QueueLog, head: Head, limits: RunLimits) -> H
         if present.entries[: len(old)] != old or not above_floor(present, head.sequence):
             return present
         grown = (*present.tree, made)
-        return replace(present, sequence=present.sequence + 1, tree=grown, entries=present.entries[len(old) :])
+        return replace(present, tree=grown, entries=present.entries[len(old) :])
 
     return queue.change(decide)
 
@@ -97,9 +102,13 @@ def _with_old_entries_moved(queue: QueueLog, head: Head, limits: RunLimits) -> H
 def _compact(queue: QueueLog, head: Head, limits: RunLimits) -> Compacted | None:
     tried: set[str] = set()
     for _ in range(MOST_TRIES):
-        run = _found(queue, head, limits, tried)
+        run = choose(head.tree, head.tree_begin, head.earliest, limits, tried)
         if run is None:
             return None
+        if not fits(run.refs, limits):  # one reference, where nothing else is worth it
+            head = _unfolded(queue, head, run.refs[0])
+            tried.add(run.refs[0].name)  # in vain if it was a chunk of entries, which is not divided
+            continue
         found = _worth_it(run, _entries(queue, head, run), limits)
         if found is None:
             tried |= {ref.name for ref in run.refs}  # generations alternate, or little is left of it
@@ -119,37 +128,28 @@ def _compact(queue: QueueLog, head: Head, limits: RunLimits) -> Compacted | None
     return None
 
 
-def _found(queue: QueueLog, head: Head, limits: RunLimits, skip: set[str]) -> ChunkRun | None:
-    """What `choose` says, from the head downwards into what is too large for a step."""
-    refs, begin = head.tree, head.tree_begin
-    inside: tuple[ChunkRef, ...] = ()
-    passed = {*skip}
-    while True:
-        run = choose(refs, begin, head.earliest, limits, passed)
-        if run is None and inside:
-            # Nothing in there: its parent's average promised more than its parts hold.
-            passed.add(inside[0].name)
-            refs, begin, inside = head.tree, head.tree_begin, ()
-            continue
-        if run is None:
-            return None
-        run = run._replace(inside=inside)
-        if fits(run.refs, limits):
-            return run
-        only = run.refs[0]
-        inside = (*inside, only)
-        refs, begin = codec.decode_refs(queue.load_chunk(only), only), run.begin
+def _unfolded(queue: QueueLog, head: Head, ref: ChunkRef) -> Head:
+    """The head with the references of a chunk in place of that to it: it is too large for a step, or holds large slices
+    and small ones. They count as of its level, so that the levels of the head's tree go on falling.
+    """
+    inside = tuple(structs.replace(each, level=ref.level) for each in queue.load_chunk(ref).chunks)
+
+    def decide(present: Head) -> Head:
+        first = where_it_stands(present, (ref,))
+        if first is None or not inside:
+            return present
+        return replace(present, tree=(*present.tree[:first], *inside, *present.tree[first + 1 :]))
+
+    return queue.change(decide)
 
 
 def _entries(queue: QueueLog, head: Head, run: ChunkRun) -> list[tuple[Entry, ...]]:
     """For each reference of a run its entries with the slices that can still be read, in publish order."""
     wanted = {p: (earliest, head.next[p]) for p, earliest in enumerate(head.earliest)}
     found = []
-    begin = run.begin
-    for ref in run.refs:
+    for ref, begin, _ in placed(run.refs, run.begin):
         view = tree.LogView(wanted=wanted, chunks=((ref, {p: at(begin, p) for p in wanted}),), entries=())
         found.append(tuple(tree.walk(view, queue.load_chunk)))
-        begin = add(begin, ref.rows)
     return found
 
 
@@ -169,10 +169,8 @@ def _worth_it(
             gains = before >= limits.sizes.slice_gain * after
             if not before or not gains or before - after <= best_saved or not fits(refs, limits):
                 continue
-            begin = run.begin
-            for ref in run.refs[:first]:
-                begin = add(begin, ref.rows)
-            best, best_saved = (ChunkRun(refs, begin, run.inside), of_part, plans), before - after
+            begins = [begin for _, begin, _ in placed(run.refs, run.begin)]
+            best, best_saved = (ChunkRun(refs, begins[first]), of_part, plans), before - after
         if best is not None:
             return best
         halves = [(first, (first + last) // 2, last) for first, last in parts if last - first > 1]
@@ -202,37 +200,41 @@ def _planned(entries: Sequence[Entry], sizes: LogSizes) -> list[_Plan]:
         for entry in together:
             for piece in entry.slices:
                 of_partition[piece.partition].append(_Source(entry, piece))
-        slices = [cut for partition in sorted(of_partition) for cut in _cut(of_partition[partition], sizes)]
-        plans.append(_Plan(entries=together, slices=tuple(slices)))
+        most = (sizes.slice_messages, sizes.slice_bytes)
+        slices = [
+            each
+            for partition in sorted(of_partition)
+            for each in _grouped(of_partition[partition], lambda one: (one.piece.rows, one.piece.length), most)
+        ]
+        plans.append(_Plan(entries=tuple(together), slices=tuple(slices)))
     return plans
 
 
-def _alike(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
     """Consecutive entries that may become one: where time began anew (`clocks`) another one begins, so that the times
     in a slice rise and can be searched.
     """
-    first = 0
-    for index in range(1, len(entries) + 1):
-        if index < len(entries):
-            last, entry = entries[index - 1], entries[index]
-            if entry.generation == last.generation and entry.first_time_us >= last.time_us:
-                continue
-        if index > first:
-            yield tuple(entries[first:index])
-        first = index
+    found: list[list[Entry]] = []
+    for entry in entries:
+        last = found[-1][-1] if found else None
+        if last is None or entry.generation != last.generation or entry.first_time_us < last.time_us:
+            found.append([])
+        found[-1].append(entry)
+    return found
 
 
-def _cut(sources: Sequence[_Source], sizes: LogSizes) -> Iterator[tuple[_Source, ...]]:
-    """One partition's slices, as many together as one slice may hold, at least one."""
-    held: list[_Source] = []
-    rows = size = 0
-    for source in sources:
-        many = rows + source.piece.rows > sizes.slice_messages
-        if held and (many or size + source.piece.length > sizes.slice_bytes):
+def _grouped(
+    items: Iterable[T], size: Callable[[T], tuple[int, ...]], most: tuple[int, ...]
+) -> Iterator[tuple[T, ...]]:
+    """Consecutive items, as many together as have at most the sizes `most`, at least one."""
+    held: list[T] = []
+    total: tuple[int, ...] = ()
+    for item in items:
+        total = add(total, size(item))
+        if held and any(one > other for one, other in zip(total, most, strict=True)):
             yield tuple(held)
-            held, rows, size = [], 0, 0
-        held.append(source)
-        rows, size = rows + source.piece.rows, size + source.piece.length
+            held, total = [], size(item)
+        held.append(item)
     if held:
         yield tuple(held)
 
@@ -242,7 +244,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
     first, last = plan.entries[0], plan.entries[-1]
     headers = any(entry.headers for entry in plan.entries)
     segment_bytes, run_bytes = queue.sizes.segment_bytes, queue.sizes.run_bytes
-    columns = segment_columns(head.columns, headers=headers, times=True)  # of the newest version, if it has any
+    schema = segment_schema(head.columns, headers=headers, times=True)  # of the newest version, if it has any
     segments: list[str] = []
     slices: list[Slice] = []
     with ExitStack() as open_segment:
@@ -253,10 +255,12 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
                 open_segment.close()
                 segments.append(names.new_segment(head.sequence))
                 path = queue.segment_folder + segments[-1]
-                writer = open_segment.enter_context(SegmentWriter(queue.store, path, columns.schema))
+                writer = open_segment.enter_context(SegmentWriter(queue.store, path, schema))
             partition, offset = sources[0].piece.partition, sources[0].piece.offset
-            for batch in _joined((_read(queue, head, source, columns) for source in sources), run_bytes):
-                made = writer.write(partition, batch)
+            # As one, unless that is more than a run in memory: what compresses well can become very large.
+            read = (_read(queue, source, schema) for source in sources)
+            for batches in _grouped(read, lambda batch: (batch.nbytes,), (run_bytes,)):
+                made = writer.write(partition, pa.concat_batches(batches))
                 slices.append(made._replace(segment=len(segments) - 1, offset=offset))
                 offset += made.rows
     return Entry(
@@ -274,34 +278,19 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
     )
 
 
-def _joined(batches: Iterator[pa.RecordBatch], run_bytes: int) -> Iterator[pa.RecordBatch]:
-    """All of them as one, unless that is more than a run in memory: what compresses well can become very large."""
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        size = batch.nbytes
-        if held and held_bytes + size > run_bytes:
-            yield pa.concat_batches(held)
-            held, held_bytes = [], 0
-        held.append(batch)
-        held_bytes += size
-    yield pa.concat_batches(held)
-
-
-def _read(queue: QueueLog, head: Head, source: _Source, columns: SegmentColumns) -> pa.RecordBatch:
-    """A slice with `columns`: with its times, and null for headers and columns that it does not have."""
+def _read(queue: QueueLog, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
+    """A slice with the columns of `schema`: with its times, and null for headers and columns that it does not have."""
     entry, piece = source
-    name = queue.segment_folder + entry.segments[piece.segment]
-    batch = read_slice(queue.store, name, piece, columns_of_entry(entry, head.columns), thoroughly=True)
+    batch = queue.read_slice(entry, piece, thoroughly=True)
     if not entry.times:
         data = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
         times = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, data], null_count=0)
         batch = batch.append_column(pa.field(TIMES_NAME, TIMESTAMP, nullable=False), times)
-    return widened(batch, columns.schema)
+    return widened(batch, schema)
 
 
 def _reference(queue: QueueLog, head: Head, run: ChunkRun, entries: Sequence[Entry]) -> ChunkRef:
-    """The chunks that lead to `entries`; the reference to the highest, which takes the place of the run's `top`.
+    """The reference to a chunk of `entries` that takes the place of the run.
 
     It has the level of the last one that it replaces, so that the levels of the head's tree go on falling, and counts
     the same messages, also those that had been trimmed: offsets are found by counting.
@@ -310,41 +299,30 @@ def _reference(queue: QueueLog, head: Head, run: ChunkRun, entries: Sequence[Ent
     for ref in run.refs:
         rows = add(rows, ref.rows)
     leaf = tree.leaf(entries, head.sequence, queue.create_blob)
-    made = leaf if leaf.rows == rows else structs.replace(leaf, rows=rows, holds=leaf.messages)
-    if not run.inside and run.refs[-1].level > 0:
-        return tree.node([made], head.sequence, queue.create_blob, run.refs[-1].level)
-    old = run.refs
-    for parent in reversed(run.inside):
-        children = codec.decode_refs(queue.load_chunk(parent), parent)
-        first = children.index(old[0])
-        children = (*children[:first], made, *children[first + len(old) :])
-        made, old = tree.node(children, head.sequence, queue.create_blob, parent.level), (parent,)
-    return made
+    holds = None if leaf.rows == rows else leaf.messages
+    return structs.replace(leaf, level=run.refs[-1].level, rows=rows, holds=holds)
 
 
 def _swapped(queue: QueueLog, head: Head, run: ChunkRun, made: ChunkRef) -> bool:
     """Put `made` in place of the run; whether it stands there."""
 
     def decide(present: Head) -> Head:
-        first = where_it_stands(present, run)
+        first = where_it_stands(present, run.refs)
         if first is None or not above_floor(present, head.sequence):
             return present  # also after an earlier try whose answer was lost
         return replace(
             present,
-            sequence=present.sequence + 1,
-            tree=(*present.tree[:first], made, *present.tree[first + len(run.top) :]),
+            tree=(*present.tree[:first], made, *present.tree[first + len(run.refs) :]),
             trimmed_sequence=tokens_compacted_until(present, run),
         )
 
     return made in queue.change(decide).tree
 
 
-def where_it_stands(head: Head, run: ChunkRun) -> int | None:
-    """Guard: where the run begins in the head's tree, if it is there as it was chosen; anything else is left alone."""
-    for first in range(len(head.tree) - len(run.top) + 1):
-        if head.tree[first : first + len(run.top)] == run.top:
-            return first
-    return None
+def where_it_stands(head: Head, refs: tuple[ChunkRef, ...]) -> int | None:
+    """Guard: where they begin in the head's tree, if they are there as chosen; anything else is left alone."""
+    there = range(len(head.tree) - len(refs) + 1)
+    return next((first for first in there if head.tree[first : first + len(refs)] == refs), None)
 
 
 def above_floor(head: Head, staged: int) -> bool:

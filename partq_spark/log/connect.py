@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import names
 from partq_spark.log.model import Head
@@ -26,18 +26,8 @@ _SIDE_BY_SIDE = 8  # heads that are read at a time where each takes a request to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueAddress:
-    """Which queue, and how patiently: what every role needs. Free of secrets, so it may travel to tasks."""
-
-    store: str  # canonical URL
-    namespace: str
-    queue: str
-    retry_timeout_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class NamespaceAddress:
-    """A namespace in a store, and how long to wait for it: a `QueueAddress` for publishing to several of its queues."""
+    """A namespace in a store, and how long to wait for it. Free of secrets, so it may travel to tasks."""
 
     store: str  # canonical URL
     namespace: str
@@ -50,6 +40,13 @@ class NamespaceAddress:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueAddress(NamespaceAddress):
+    """Which queue, and how patiently: what every role needs."""
+
+    queue: str
+
+
 class Namespace:
     """The queues of a namespace, their heads looked at again by conditional reads. Not for use by several threads."""
 
@@ -58,49 +55,53 @@ class Namespace:
         self._namespace = names.checked_name("namespace", namespace)
         self._retry_timeout_s = retry_timeout_s
         self._known: dict[str, QueueLog] = {}
-        self.damaged: dict[str, Corrupt] = {}
-        """Those whose head was damaged at the last look, each with the reason."""
+        self.problems: dict[str, PartqError] = {}
+        """Those whose head could not be read at the last look, each with the reason: they are queues all the same."""
 
-    def queues(self) -> Iterator[QueueLog]:
-        """All queues that there are now, by name, each with its head read. A damaged one attracts nothing until it is
-        restored, and is told of once: it stops no other (OBS-06). Raises `Unavailable`, and `Invalid` for a head that
-        is whole and cannot be read here, so that what it attracts cannot be known.
+    def queues(self, *, to_publish: bool = True) -> Iterator[QueueLog]:
+        """All queues that there are now, by name, each with its head read; one that cannot be read hides no other.
+
+        `to_publish` by topic: a damaged one attracts nothing until it is restored, and is told of once (OBS-06). Raises
+        `Unavailable`, `Invalid` if the namespace itself cannot be listed, and, to publish, for a head that is whole and
+        cannot be read here, so that what it attracts cannot be known.
         """
         known = self._known
         self._known = {
-            name: known.get(name) or self._queue(name)
+            name: known.get(name) or QueueLog(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
             for name in sorted(self._store.list_folders(f"{self._namespace}/"))
             if names.is_name(name)  # a folder of somebody else's is no queue
         }
         every = list(self._known.values())
         if is_paid(self._store.url) and len(every) > 1:
             with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
-                heads = list(pool.map(self._look, every))
+                looks = list(pool.map(_look, every))
         else:
-            heads = [self._look(queue) for queue in every]
-        self.damaged = {name: error for name, error in self.damaged.items() if name in self._known}
-        for queue, head in zip(every, heads, strict=True):
-            if head is not None:
+            looks = list(map(_look, every))
+        told, self.problems = self.problems, {}
+        for queue, found in zip(every, looks, strict=True):
+            if isinstance(found, PartqError):
+                self.problems[queue.name] = found
+                if to_publish:
+                    self._say(queue, found, is_known=queue.name in told)
+            elif found is not None:
                 yield queue
 
-    def _queue(self, name: str) -> QueueLog:
-        return QueueLog(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
-
-    def _look(self, queue: QueueLog) -> Head | None:
-        try:
-            head = queue.look()
-        except Corrupt as error:
-            if queue.name not in self.damaged:
-                logger.warning("%s gets nothing that is published by topic until it is restored: %s", queue, error)
-            self.damaged[queue.name] = error
-            return None
-        except Invalid as error:  # a newer partq wrote it
+    def _say(self, queue: QueueLog, problem: PartqError, *, is_known: bool) -> None:
+        if isinstance(problem, Invalid):
             raise Invalid(
-                f"{error}. What queue {queue.name!r} attracts cannot be known, so nothing can be published by topic in "
-                f"namespace {self._namespace!r}, not even to others, until the head of {queue.name!r} can be read"
-            ) from error
-        self.damaged.pop(queue.name, None)
-        return head
+                f"{problem}. What queue {queue.name!r} attracts cannot be known, so nothing can be published by topic "
+                f"in namespace {self._namespace!r}, not even to others, until the head of {queue.name!r} can be read"
+            ) from problem
+        if not is_known:
+            logger.warning("%s gets nothing that is published by topic until it is restored: %s", queue, problem)
+
+
+def _look(queue: QueueLog) -> Head | PartqError | None:
+    """Its head, or why it cannot be read; None: there is no such queue any more."""
+    try:
+        return queue.look()
+    except (Corrupt, Invalid) as problem:  # Invalid: a newer partq wrote it, or this user may not read it
+        return problem
 
 
 _open: dict[tuple[int, str, float], ObjectStore] = {}

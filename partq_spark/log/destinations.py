@@ -1,28 +1,148 @@
-"""Which queues get the messages of one batch, and whether they can: decided once per batch, on the driver (DIS-07).
+"""Topics and subscriptions, and which queues get the messages of one batch (DIS-07). No pyspark, no Arrow.
 
-What is decided here travels to the batch's tasks as a `FanPlan`, so that all of them agree; `fanout` acts on it.
-Messages that are rows go to typed queues alone, keys and values to untyped ones, and all of a batch to queues with the
-same columns. No pyspark.
+A topic is 1 to 250 UTF-8 bytes in levels separated by `/`, none of them empty (so there are at most 125, within the 128
+that brokers allow), without `*` and `>`. In a subscription `*` stands for zero or more characters of its level (alone:
+for exactly one whole level), and `>`, only as the last level, for one or more further levels. Matching is
+case-sensitive.
+
+Where a batch goes, and whether it can, is decided once, on the driver. What is decided travels to the batch's tasks as
+a `FanPlan`, so that all of them agree; `fanout` acts on it. Messages that are rows go to typed queues alone, keys and
+values to untyped ones, and all of a batch to queues with the same columns.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import same_columns, shown_names
 from partq_spark.log.staged import Stage, stage_of
-from partq_spark.log.topics import Attraction
 
 if TYPE_CHECKING:
-    from partq_spark.log.schema.conform import Taking
+    import pyarrow as pa
+
+    from partq_spark.log.schema.conform import Conversion
 
 SHOWN_DDL = 200  # characters
+MAX_TOPIC_BYTES = 250
+
+_SHOWN = 300  # characters of what is refused, in a message: more than can be right
+
+
+def checked_topic(topic: str) -> str:
+    """`topic` itself. Raises `Invalid` naming the place and what is allowed."""
+    for number, level in enumerate(_levels("topic", topic), start=1):
+        for wildcard in "*>":
+            if wildcard in level:
+                raise _refused(
+                    "topic",
+                    topic,
+                    f"level {number} ({level!r}) holds {wildcard!r}",
+                    "a message's topic has no wildcards ('*' and '>'), those are for subscriptions",
+                )
+    return topic
+
+
+def checked_subscription(subscription: str) -> str:
+    """`subscription` itself. Raises `Invalid` naming the place and what is allowed."""
+    levels = _levels("subscription", subscription)
+    for number, level in enumerate(levels, start=1):
+        if ">" in level and (level != ">" or number < len(levels)):
+            raise _refused(
+                "subscription",
+                subscription,
+                f"level {number} ({level!r}) holds '>'",
+                "'>' stands alone as the last level, such as orders/>",
+            )
+    return subscription
+
+
+def _levels(kind: str, text: str) -> list[str]:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise _refused(
+            kind, text, f"character {error.start + 1} is half of a surrogate pair", "give valid UTF-8"
+        ) from None
+    if not 1 <= size <= MAX_TOPIC_BYTES:
+        raise _refused(kind, text, f"it has {size} bytes in UTF-8", f"give 1 to {MAX_TOPIC_BYTES}")
+    levels = text.split("/")
+    if "" in levels:
+        raise _refused(
+            kind,
+            text,
+            f"level {levels.index('') + 1} is empty",
+            "levels are separated by single '/', none at the beginning or end, such as orders/eu/new",
+        )
+    return levels
+
+
+def _refused(kind: str, text: str, place: str, allowed: str) -> Invalid:
+    shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
+    return Invalid(f"{kind} {shown} is not allowed: {place}; {allowed}")
+
+
+def matches(subscription: str, topic: str) -> bool:
+    """Whether the subscription attracts the topic; both must be well formed."""
+    return _pattern(subscription).fullmatch(topic) is not None
+
+
+def _pattern(subscription: str) -> re.Pattern[str]:
+    """A well-formed subscription as a regular expression.
+
+    Each piece between two `*` has the leftmost place, which leaves most room for the next, and keeps it (`(?>…)`): a
+    plain expression would go back and forth for hours over a few dozen `*`.
+    """
+    levels = []
+    for level in subscription.split("/"):
+        first, *others = map(re.escape, level.split("*"))
+        between = "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
+        levels.append(first + between + "".join(f"[^/]*{last}" for last in others[-1:]))
+    if levels[-1] == ">":
+        levels[-1] = ".+"
+    return re.compile("/".join(levels), re.DOTALL)
+
+
+class Attraction:
+    """Which of several owners, numbered from 0, attract a topic. Made once for many topics.
+
+    Subscriptions without wildcards are looked up; the others are tried one by one, those first that begin as the topic
+    does.
+    """
+
+    def __init__(self, subscriptions: Iterable[Iterable[str]]) -> None:
+        """One collection of well-formed subscriptions for each owner."""
+        self._exact: dict[str, list[int]] = {}
+        self._by_first: dict[str, list[tuple[re.Pattern[str], int]]] = {}
+        self._others: list[tuple[re.Pattern[str], int]] = []
+        for owner, each in enumerate(subscriptions):
+            for subscription in each:
+                self._add(subscription, owner)
+
+    def _add(self, subscription: str, owner: int) -> None:
+        if "*" not in subscription and ">" not in subscription:
+            self._exact.setdefault(subscription, []).append(owner)
+            return
+        first = subscription.partition("/")[0]
+        is_plain = "*" not in first and first != ">"
+        same = self._by_first.setdefault(first, []) if is_plain else self._others
+        same.append((_pattern(subscription), owner))
+
+    def owners(self, topic: str) -> tuple[int, ...]:
+        """Their numbers, rising, each once; none if nobody attracts it."""
+        found = set(self._exact.get(topic, ()))
+        for group in (self._by_first.get(topic.partition("/")[0], ()), self._others):
+            for pattern, owner in group:
+                if owner not in found and pattern.fullmatch(topic):
+                    found.add(owner)
+        return tuple(sorted(found))
+
+
+# --- where a batch goes -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +192,7 @@ def plan_topic(namespace: str, queues: Iterable[QueueLog], topic: str, named: Qu
     """
     every = _destinations(queues, named)
     owners = Attraction(each.subscriptions for each in every).owners(topic)
-    attracted = tuple(
-        Destination(stage=every[owner].stage, named=every[owner].named) for owner in owners
-    )  # without their subscriptions, which the tasks do not need
+    attracted = tuple(replace(every[owner], subscriptions=()) for owner in owners)  # which the tasks do not need
     return FanPlan(namespace=namespace, destinations=attracted, topic=topic)
 
 
@@ -130,7 +248,7 @@ def _check_any(destinations: Sequence[Destination], given: pa.Schema | None) -> 
         raise problem
 
 
-def taking(stage: Stage, given: pa.Schema | None) -> Taking | None:
+def taking(stage: Stage, given: pa.Schema | None) -> Conversion | None:
     """How a queue takes rows with columns `given`; None: an untyped one, which takes keys and values. Raises
     `Invalid`.
     """
@@ -142,10 +260,10 @@ def taking(stage: Stage, given: pa.Schema | None) -> Taking | None:
             f"queue {stage.queue!r} ({_of(stage)}) cannot take messages that are {what}: publish what it has columns "
             "for"
         )
-    from partq_spark.log.schema.conform import Taking
+    from partq_spark.log.schema.conform import Conversion
     from partq_spark.log.schema.versions import schema_of
 
     try:
-        return Taking.of(given, schema_of(stage.columns))
+        return Conversion.to_queue(given, schema_of(stage.columns))
     except Invalid as error:
         raise Invalid(f"queue {stage.queue!r} cannot take these rows: {error}") from None

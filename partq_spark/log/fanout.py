@@ -19,19 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import BadRow, Invalid, PartqError
-from partq_spark.log.destinations import FanPlan, check_alike, taking
+from partq_spark.log.destinations import Attraction, FanPlan, check_alike, checked_topic, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import publish_tasks, repeated
+from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys, check_values
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
 from partq_spark.log.staged import Stage, Staged
-from partq_spark.log.topics import Attraction, checked_topic
-from partq_spark.log.validation import first_not_utf8
 from partq_spark.objects.api import ObjectStore
 
 if TYPE_CHECKING:
-    from partq_spark.log.schema.conform import Taking
+    from partq_spark.log.schema.conform import Conversion
 
 LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
 MOST_KNOWN = 50_000  # topics that a task keeps in mind
@@ -83,8 +82,7 @@ class Fan:
         self._rest = next((number for number, each in enumerate(plan.destinations) if each.named), None)
         self._owners: dict[str, tuple[int, ...]] = {}
         self._exit = ExitStack()
-        self._stagers: dict[int, Stager] = {}
-        self._takings: dict[int, Taking | None] = {}
+        self._stagers: dict[int, tuple[Conversion | None, Stager]] = {}
         self._rows = 0
         self._unattracted = Unattracted()
 
@@ -111,21 +109,24 @@ class Fan:
             raise bad.moved(first_row + bad.row) from None
 
     def _add(self, batch: pa.RecordBatch, topics: pa.Array | None) -> None:
-        if self._plan.by_topic and topics is not None:
-            self._check(batch)
+        by_topic, goes_nowhere = self._plan.by_topic and topics is not None, not self._plan.destinations
+        if self._given is None:  # rows are looked at by what takes them: no queue says what others are
+            check_values(batch.column("value"))
+            if by_topic or goes_nowhere:
+                check_keys(batch.column("key"))  # a `Stager` does so for its own
+        if by_topic:
             self._spread(batch, topics)
             return
-        made: dict[Taking | None, pa.RecordBatch] = {None: batch}
+        made: dict[Conversion | None, pa.RecordBatch] = {None: batch}
         for number in range(len(self._plan.destinations)):
-            self._stager(number).add(self._taken(number, made))
-        if self._plan.topic is not None and not self._plan.destinations:
-            self._check(batch)
+            self._stage(number, made)
+        if self._plan.topic is not None and goes_nowhere:
             self._missed(batch.num_rows, [self._plan.topic])
 
     def finish(self) -> tuple[list[Staged], Unattracted]:
         """Make all segments durable. Raises `Unavailable` if the store does not take one."""
         made: list[Staged] = []
-        for number, stager in sorted(self._stagers.items()):
+        for number, (_, stager) in sorted(self._stagers.items()):
             segment = stager.finish()
             if segment is not None:
                 destination = self._plan.destinations[number]
@@ -148,17 +149,10 @@ class Fan:
                 theirs.setdefault(owner, []).append(entry)
             if not owners:
                 missed.append(entry)
-        made: dict[Taking | None, pa.RecordBatch] = {None: batch}
+        made: dict[Conversion | None, pa.RecordBatch] = {None: batch}
         for owner, entries in theirs.items():
-            taken = self._taken(owner, made)
-            if len(entries) == len(distinct):
-                self._stager(owner).add(taken)
-                continue
-            chosen = _chosen(entries, len(distinct)).take(encoded.indices)
-            try:
-                self._stager(owner).add(taken.filter(chosen))
-            except BadRow as bad:
-                raise bad.moved(pc.indices_nonzero(chosen)[bad.row].as_py()) from None
+            is_all = len(entries) == len(distinct)
+            self._stage(owner, made, None if is_all else _chosen(entries, len(distinct)).take(encoded.indices))
         if missed:
             chosen = _chosen(missed, len(distinct)).take(encoded.indices)
             self._missed(chosen.true_count, [topic for entry in missed if (topic := distinct[entry]) is not None])
@@ -184,51 +178,47 @@ class Fan:
         return owners
 
     def _missed(self, messages: int, topics: Iterable[str]) -> None:
-        self._unattracted = _sum(self._unattracted, Unattracted(messages, tuple(topics)))
+        self._unattracted = unattracted([self._unattracted, Unattracted(messages, tuple(topics))])
 
-    def _check(self, batch: pa.RecordBatch) -> None:
-        """Also of messages that go nowhere. Rows that go nowhere are not looked at: no queue says what they are."""
-        if self._given is None:
-            check_values(batch.column("value"))
-            check_keys(batch.column("key"))
-
-    def _taking(self, number: int) -> Taking | None:
-        """How a destination takes the messages. Raises `Invalid` if it does not, or if the batch goes to one with other
-        columns too.
+    def _stage(
+        self, number: int, made: dict[Conversion | None, pa.RecordBatch], chosen: pa.Array | None = None
+    ) -> None:
+        """Stage a batch for a destination, or those of its messages that are `chosen` (booleans). `made`: the batch
+        itself, then as queues take it, made once for all that have their columns in the same order.
         """
-        if number not in self._takings:
-            stage = self._plan.destinations[number].stage
-            for other in self._takings:
-                check_alike(self._plan.destinations[other].stage, stage)
-            self._takings[number] = taking(stage, self._given)
-        return self._takings[number]
-
-    def _taken(self, number: int, made: dict[Taking | None, pa.RecordBatch]) -> pa.RecordBatch:
-        """A batch as a destination takes it: made once for all that have their columns in the same order. `made` begins
-        with the batch itself. Raises as `_taking`, and `BadRow` as `Taking` does.
-        """
-        how = self._taking(number)
+        if number not in self._stagers:
+            self._stagers[number] = self._begun(number)
+        how, stager = self._stagers[number]
         if how is not None and how not in made:
             taken = how(made[None])
             if self._headers:
                 taken = taken.append_column(pa.field(HEADERS_NAME, HEADERS), made[None].column(HEADERS_NAME))
             made[how] = taken
-        return made[how]
+        if chosen is None:
+            stager.add(made[how])
+            return
+        try:
+            stager.add(made[how].filter(chosen))
+        except BadRow as bad:
+            raise bad.moved(pc.indices_nonzero(chosen)[bad.row].as_py()) from None
 
-    def _stager(self, number: int) -> Stager:
-        stager = self._stagers.get(number)
-        if stager is None:
-            stager = self._stagers[number] = self._exit.enter_context(
-                Stager(
-                    self._store,
-                    self._plan.destinations[number].stage,
-                    seed=self._seed,
-                    headers=self._headers,
-                    compression=self._compression,
-                    run_bytes=self._run_bytes,
-                )
-            )
-        return stager
+    def _begun(self, number: int) -> tuple[Conversion | None, Stager]:
+        """How a destination takes the messages, and what stages them. Raises `Invalid` if it does not, or if the batch
+        goes to one with other columns too.
+        """
+        stage = self._plan.destinations[number].stage
+        for other in self._stagers:
+            check_alike(self._plan.destinations[other].stage, stage)
+        how = taking(stage, self._given)
+        stager = Stager(
+            self._store,
+            stage,
+            seed=self._seed,
+            headers=self._headers,
+            compression=self._compression,
+            run_bytes=self._run_bytes,
+        )
+        return how, self._exit.enter_context(stager)
 
 
 def _chosen(entries: Sequence[int], count: int) -> pa.Array:
@@ -237,11 +227,6 @@ def _chosen(entries: Sequence[int], count: int) -> pa.Array:
     for entry in entries:
         bits[entry // 8] |= 1 << entry % 8
     return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(bits))], null_count=0)
-
-
-def _sum(left: Unattracted, right: Unattracted) -> Unattracted:
-    topics = sorted({*left.topics, *right.topics})
-    return Unattracted(left.messages + right.messages, tuple(topics[: SHOWN_TOPICS + 1]))
 
 
 # --- publishing, on the driver ----------------------------------------------------------------------------------------
@@ -254,12 +239,11 @@ class QueueOutcome(NamedTuple):
     published: PublishResult | None
 
 
-def unattracted(tasks: Iterable[Unattracted]) -> Unattracted:
-    """That of all tasks together."""
-    total = Unattracted()
-    for each in tasks:
-        total = _sum(total, each)
-    return total
+def unattracted(parts: Iterable[Unattracted]) -> Unattracted:
+    """That of all parts together."""
+    every = list(parts)
+    topics = sorted({topic for each in every for topic in each.topics})
+    return Unattracted(sum(each.messages for each in every), tuple(topics[: SHOWN_TOPICS + 1]))
 
 
 def said(missed: Unattracted, namespace: str) -> str:

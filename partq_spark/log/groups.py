@@ -20,13 +20,11 @@ from partq_spark.log.queue import QueueLog
 MOST_GROUP_BYTES = 256 * 1024
 """Of all groups in a head, which every publish writes anew: 10 ms of it on a local disk."""
 
-_KINDS = {"rediss": "redis"}
-
 
 def group_kind(ownership: str) -> str:
     """`none`, `store` or `redis`: what the head keeps of an ownership, which is one of the first two or a URL."""
     kind = ownership.partition(":")[0].lower()
-    return _KINDS.get(kind, kind)
+    return "redis" if kind == "rediss" else kind
 
 
 def require_ownership(head: Head, name: str, ownership: str, *, store: str | None = None) -> None:
@@ -137,14 +135,13 @@ def remove_group(queue: QueueLog, name: str, group: Group) -> Head:
             raise Conflict(
                 f"group {name!r} of {queue} was removed and made again meanwhile: look at it, then remove it again"
             )
-        left = {each: value for each, value in head.groups.items() if each != name}
-        return replace(head, groups=left, sequence=head.sequence + 1)
+        return replace(head, groups={each: value for each, value in head.groups.items() if each != name})
 
     return queue.change(decide)
 
 
 def _with(head: Head, name: str, group: Group) -> Head:
-    return replace(head, groups={**head.groups, name: group}, sequence=head.sequence + 1)
+    return replace(head, groups={**head.groups, name: group})
 
 
 def create_group(
@@ -178,13 +175,14 @@ def create_group(
             begin = tuple(map(max, begin, head.earliest))
         kind = None if ownership is None else group_kind(ownership)
         made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
-        every = _not_too_many(queue, name, {**head.groups, name: made})
-        return replace(head, groups=every, sequence=head.sequence + 1)
+        grown = _with(head, name, made)
+        _check_size(queue, name, grown.groups)
+        return grown
 
     return queue.change(decide).groups[name]
 
 
-def _not_too_many(queue: QueueLog, name: str, every: Mapping[str, Group]) -> Mapping[str, Group]:
+def _check_size(queue: QueueLog, name: str, every: Mapping[str, Group]) -> None:
     size = codec.groups_bytes(every)
     if size > MOST_GROUP_BYTES:
         raise Invalid(
@@ -193,7 +191,6 @@ def _not_too_many(queue: QueueLog, name: str, every: Mapping[str, Group]) -> Map
             f"with `partq group remove {queue.name} --group G --yes` (`partq group list {queue.name}` shows "
             "all), or publish to several queues by a topic and give each some of the groups"
         )
-    return every
 
 
 def count_rewind(queue: QueueLog, group: str) -> Group:
@@ -205,8 +202,7 @@ def count_rewind(queue: QueueLog, group: str) -> Group:
 
     def decide(head: Head) -> Head:
         found = group_of(queue, head, group)
-        counted = {**head.groups, group: structs.replace(found, rewinds=found.rewinds + 1)}
-        return replace(head, groups=counted, sequence=head.sequence + 1)
+        return _with(head, group, structs.replace(found, rewinds=found.rewinds + 1))
 
     return queue.change(decide).groups[group]
 

@@ -13,14 +13,16 @@ not a grace later.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log import clocks, codec, layouts, names, tree
-from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
+from partq_spark.log.codec import Marked, Marks
+from partq_spark.log.model import Chunk, ChunkRef, Group, Head, StageFloor, at, group_start
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.objects.api import Unchanged
+from partq_spark.objects.register import Register
 
 GRACE_S = 24 * 3600.0
 ROUNDS_PER_GRACE = 16
@@ -71,17 +73,7 @@ def still_counts(group: Group, known: GroupPositions) -> bool:
     A rewind moves the checkpoints first and is counted in the head then. So a trim that lands between the two may take
     what is to come again (the rewind looks, and says so), but never after it was counted.
     """
-    return same_group(group, known) and not_rewound(group, known)
-
-
-def same_group(group: Group, known: GroupPositions) -> bool:
-    """Guard: not another group under the same name."""
-    return group.since_sequence == known.since_sequence
-
-
-def not_rewound(group: Group, known: GroupPositions) -> bool:
-    """Guard: nobody has rewound the group since."""
-    return group.rewinds == known.rewinds
+    return group.since_sequence == known.since_sequence and group.rewinds == known.rewinds
 
 
 def held_back_at(head: Head, acknowledged: Acknowledged | None = None) -> tuple[int, ...]:
@@ -111,7 +103,7 @@ def trim(queue: QueueLog, before: Sequence[int], acknowledged: Acknowledged | No
         if earliest == head.earliest:
             return head
         gone = tree.tokens_gone_until(head, earliest)
-        trimmed = replace(head, earliest=earliest, sequence=head.sequence + 1, trimmed_sequence=gone)
+        trimmed = replace(head, earliest=earliest, trimmed_sequence=gone)
         return layouts.without_trimmed_layouts(tree.pruned(trimmed))
 
     offsets = tuple(before)
@@ -134,13 +126,15 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
         for item in queue.store.list(folder)
         if below_floor(item.name, head) and item.name not in named
     }
-    marks, etag = _load_marks(queue)
+    register = _marks(queue)
+    marks = register.read() or Marks(rounds=())
     grown = [name for marked in marks.rounds if ripe(marked.time_us, now_us, grace_us) for name in marked.names]
     due = sorted(marks_due(grown, unnamed))[: queue.sizes.marks_per_round]
     deleted = [name for name in due if queue.store.delete(queue.blob_path(name))]
     left = marked_anew(marks, {*unnamed}.difference(due), now_us, grace_us, queue.sizes)
     if left != marks:
-        _save_marks(queue, left, etag)
+        with suppress(Conflict):  # another collector's round is as good as this one
+            register.swap(left)
     return Collected(
         deleted=len(deleted),
         deleted_bytes=sum(unnamed[name] for name in deleted),
@@ -187,7 +181,7 @@ def raise_floor(queue: QueueLog, grace_us: int) -> Head:
             floor = StageFloor(sequence=floor.next_sequence, next_sequence=head.sequence, next_time_us=now_us)
         if floor == head.floor and time_us == head.time_us:
             return head
-        return replace(head, sequence=head.sequence + 1, time_us=time_us, floor=floor)
+        return replace(head, time_us=time_us, floor=floor)
 
     return queue.change(decide)
 
@@ -215,7 +209,12 @@ def reachable(queue: QueueLog, head: Head) -> set[str]:
     wanted = {p: (head.earliest[p], head.next[p]) for p in range(len(head.next))}
     chunks: set[str] = set()
     result: set[str] = set()
-    for entry in tree.walk(tree.view(head, wanted), queue.load_chunk, chunks.add):
+
+    def load(ref: ChunkRef) -> Chunk:
+        chunks.add(ref.name)
+        return queue.load_chunk(ref)
+
+    for entry in tree.walk(tree.view(head, wanted), load):
         result |= {queue.segment_folder + entry.segments[piece.segment] for piece in entry.slices}
     result |= {queue.log_folder + name for name in chunks}
     result |= {queue.log_folder + page.name for page in head.writer_pages}
@@ -224,20 +223,12 @@ def reachable(queue: QueueLog, head: Head) -> set[str]:
     return result
 
 
-def _load_marks(queue: QueueLog) -> tuple[Marks, str | None]:
-    name = _marks_name(queue)
-    document = queue.store.load(name)
-    if document is None or isinstance(document, Unchanged):
-        return Marks(rounds=()), None
-    return codec.decode_marks(document.body, name), document.etag
-
-
-def _save_marks(queue: QueueLog, marks: Marks, etag: str | None) -> None:
-    try:
-        queue.store.swap(_marks_name(queue), codec.encode_marks(marks), expected=etag)
-    except Conflict:
-        return  # another collector's round is as good as this one
-
-
-def _marks_name(queue: QueueLog) -> str:
-    return names.collection_name(queue.namespace, queue.name, queue.head.queue_id)
+def _marks(queue: QueueLog) -> Register[Marks]:
+    name = queue.log_folder + names.MARKS
+    return Register(
+        queue.store,
+        name,
+        what=f"what collection has marked in {queue}",
+        decode=lambda document: codec.MARKS.open(document.body, name),
+        encode=codec.MARKS.seal,
+    )

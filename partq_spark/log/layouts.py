@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,14 +37,23 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutWait:
-    """A partition may be delivered up to offset `until` and no further, because of what is left of others.
-
-    `waits_for`: partition number to the offset up to which it has to be dealt with first. From `waits` it is put
-    together when it is looked into: mostly nobody does.
+    """A partition may be delivered up to offset `until` and no further, because of what is left of others. Of what,
+    `classes` say when they are asked: mostly nobody does.
     """
 
     until: int
-    waits_for: Positions
+    stretch: Stretch
+    classes: _Classes
+
+    @property
+    def together(self) -> Positions:
+        """What it and its like wait for, and perhaps its own partition; one object for all of them."""
+        return self.classes.before(self.stretch)
+
+    @property
+    def waits_for(self) -> Positions:
+        """Partition number to the offset up to which it has to be dealt with first."""
+        return {q: end for q, end in self.together.items() if q != self.stretch.partition}
 
 
 def stretches_of(head: Head, partition: int, reached: int = -1) -> tuple[Stretch, ...]:
@@ -109,7 +118,7 @@ def waits(head: Head, done: Positions, reached: Positions) -> dict[int, LayoutWa
         for stretch in stretches_of(head, partition, reached[partition]):
             if classes.bar(stretch):
                 until = max(stretch.start, reached[partition])
-                result[partition] = LayoutWait(until=until, waits_for=_Others(classes, stretch))
+                result[partition] = LayoutWait(until=until, stretch=stretch, classes=classes)
                 break
     return result
 
@@ -120,7 +129,7 @@ def grouped_waits(waiting: Mapping[int, LayoutWait]) -> list[tuple[list[int], Po
     """
     found: dict[int, tuple[list[int], Positions]] = {}
     for partition, wait in waiting.items():
-        ends = wait.waits_for.together if isinstance(wait.waits_for, _Others) else wait.waits_for
+        ends = wait.together
         found.setdefault(id(ends), ([], ends))[0].append(partition)
     return list(found.values())
 
@@ -138,7 +147,7 @@ class _Classes:
 
     Partition q of one layout and p of another can have messages of one key if, and only if, q - p is a multiple of the
     greatest common divisor of the two partition counts (RES-03): so residues are compared, and not each pair. What is
-    the same for many partitions is put together once; `_Others` leaves a partition itself out when it is looked into.
+    the same for many partitions is put together once; `LayoutWait.waits_for` leaves a partition itself out.
     """
 
     def __init__(self, head: Head, left: Mapping[int, Mapping[int, int]]) -> None:
@@ -213,37 +222,6 @@ def _newest(parts: list[dict[int, int]]) -> Positions:
     return together
 
 
-class _Others(Mapping[int, int]):
-    """What a stretch waits for, looked up when somebody asks: all that its like wait for, without its own partition."""
-
-    __slots__ = ("_classes", "_stretch")
-
-    def __init__(self, classes: _Classes, stretch: Stretch) -> None:
-        self._classes = classes
-        self._stretch = stretch
-
-    @property
-    def together(self) -> Positions:
-        return self._classes.before(self._stretch)
-
-    def __getitem__(self, q: int) -> int:
-        if q == self._stretch.partition:
-            raise KeyError(q)
-        return self.together[q]
-
-    def __iter__(self) -> Iterator[int]:
-        others = dict(self.together)
-        others.pop(self._stretch.partition, None)
-        return iter(others)
-
-    def __len__(self) -> int:
-        together = self.together
-        return len(together) - (self._stretch.partition in together)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
 def concerned(head: Head) -> frozenset[int]:
     """The partitions whose state of delivery others may have to wait for: those with messages of an earlier layout that
     can still be read. Empty where the queue never changed its count, or all of that has been trimmed.
@@ -290,7 +268,7 @@ def head_scale_status(head: Head, done: Positions) -> str:
 
 
 def resized(head: Head, partitions: int) -> Head:
-    """`head` with another partition count; itself if that is the present one. The caller counts its sequence number.
+    """`head` with another partition count; itself if that is the present one.
 
     Numbers that were used before go on where they were, new ones begin at 0 (RES-04). Raises `Invalid` if messages of
     too many earlier counts are still there.

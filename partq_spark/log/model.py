@@ -7,7 +7,7 @@ dataclasses. How they change is decided in `publish`, `tree` and `housekeeping`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from partq_spark.base.json_documents import Positive, Whole
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.settings import QueueConfig as QueueConfig  # noqa: PLC0414 - a value of a head, as those here
+from partq_spark.log.settings import QueueConfig
 
 FORMAT = 1
 """The head of a typed queue has the next one, so that software that knows no columns refuses it by name (TYP-08)."""
@@ -145,6 +145,15 @@ class ChunkRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(self.rows) if self.holds is None else self.holds
 
 
+class Chunk(Struct, frozen=True, kw_only=True):
+    """A part of the log, the oldest first: references, then entries. A chunk of level 0 holds entries alone, one of a
+    higher level references alone; a head lists both.
+    """
+
+    chunks: tuple[ChunkRef, ...]
+    entries: tuple[Entry, ...]
+
+
 class ArrayValue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is written as a list of its fields' values."""
 
@@ -229,26 +238,6 @@ class StageFloor(ArrayValue, frozen=True, kw_only=True):
     next_time_us: Whole
 
 
-class Marked(Struct, frozen=True, kw_only=True):
-    """What one round of collection found that nothing refers to."""
-
-    time_us: Whole  # Unix time at which all of `names` were without a reference
-    names: tuple[str, ...]  # within their folders
-
-
-class Marks(Struct, frozen=True, kw_only=True):
-    """What rounds of collection found, oldest first; a later round may delete what is still without a reference one
-    grace after its own marking.
-    """
-
-    rounds: tuple[Marked, ...]
-
-    @property
-    def count(self) -> int:
-        """Names in all of it."""
-        return sum(len(marked.names) for marked in self.rounds)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
     """Everything that a queue is, in one document that is only changed by compare-and-swap.
@@ -321,6 +310,11 @@ class Head:
         )
 
     @property
+    def listed(self) -> Chunk:
+        """What of the log the head itself lists."""
+        return Chunk(chunks=self.tree, entries=self.entries)
+
+    @property
     def layout(self) -> Layout:
         return self.layouts[-1]
 
@@ -372,6 +366,18 @@ def group_start(group: Group | None, partition: int) -> int:
 def at(vector: tuple[int, ...], partition: int) -> int:
     """A vector's value for one partition; 0 beyond its end."""
     return vector[partition] if partition < len(vector) else 0
+
+
+def placed(
+    refs: Sequence[ChunkRef], begin: tuple[int, ...]
+) -> Iterator[tuple[ChunkRef, tuple[int, ...], tuple[int, ...]]]:
+    """Neighbouring references, each with the offsets per partition at which it begins and ends, as counted from `begin`
+    on.
+    """
+    for ref in refs:
+        after = add(begin, ref.rows)
+        yield ref, begin, after
+        begin = after
 
 
 def below(after: tuple[int, ...], begin: tuple[int, ...], earliest: tuple[int, ...]) -> bool:

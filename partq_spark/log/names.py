@@ -59,9 +59,8 @@ def log_folder(namespace: str, queue: str, queue_id: str) -> str:
     return f"{namespace}/{queue}/_log/{queue_id}/"
 
 
-def collection_name(namespace: str, queue: str, queue_id: str) -> str:
-    """The document in which collection remembers what it has marked, and when."""
-    return f"{namespace}/{queue}/_log/{queue_id}/collection.json"
+MARKS: Final = "collection.json"
+"""The document, in the folder of chunks, in which collection remembers what it has marked, and when."""
 
 
 def new_segment(stage_sequence: int) -> str:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Resolution, Slice, WriterRecord
-from partq_spark.log.queue import MOST_LOOKS, QueueLog
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import Stage, StagedSegment, slices_sum
 
 TRANSACTION = "txnAppId:"
@@ -65,9 +65,8 @@ class PublishResult:
     """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added; `resolved`:
     a person said so.
 
-    `per_partition`: messages added to each partition that got any, as they were placed in the end, under the layout of
-    `generation`; `begin`: the offset of the first of them. Both of the latter are unknown where that is not there any
-    more, and for a duplicate.
+    `per_partition`: messages added to each partition that got any, as they were placed in the end; `begin`: the offset
+    of the first of them, unknown where that is not there any more, and for a duplicate.
     """
 
     sequence: int
@@ -77,7 +76,6 @@ class PublishResult:
     conflicts: int = 0
     per_partition: Mapping[int, int] = field(default_factory=dict)
     begin: Mapping[int, int] = field(default_factory=dict)
-    generation: int | None = None
     resolved: Resolution | None = None
 
 
@@ -101,23 +99,29 @@ def publish(
     # At the last swap, and of several for one head the first: any of them may land late, while that head stands, and be
     # trimmed before it is looked for. What was tried for earlier heads is settled.
     tried: Entry | None = None
-    gone_at: str | None = None
-    gone = 0
+
+    def decide(head: Head) -> PublishResult | tuple[Entry, Head]:
+        done = None if tried is None else _landed(queue, tried, identity)
+        if done is None and identity is not None:
+            done = published_before(queue, identity, stage, segments, token)
+        if done is not None:
+            return replace(done if done.duplicate else _placed(done, segments, tried), conflicts=conflicts)
+        check_stage(stage, head)
+        check_quota(queue, head, rows)
+        entry = place(head, stage, segments, identity, token, queue.now_us())
+        return entry, extended(queue, head, entry, identity)
+
     while True:
         try:
-            head = queue.require(stage.queue_id) if looked else _first_look(queue, stage)
+            if looked:
+                queue.require(stage.queue_id)
+            else:
+                _look_first(queue, stage)
             looked = True
-            earlier = writers.last_batch(queue, identity.writer) if identity else None
-            done = None if tried is None else _landed(queue, tried, identity)
-            if done is None and earlier is not None and identity is not None:
-                said = writers.resolution(queue.head, identity.writer, earlier)
-                done = already(earlier, said, identity, stage, segments, token)
-            if done is not None:
-                return replace(done if done.duplicate else _placed(done, segments, tried), conflicts=conflicts)
-            check_stage(stage, head)
-            check_quota(queue, head, rows)
-            entry = place(head, stage, segments, identity, token, queue.now_us())
-            grown = extended(queue, head, entry, identity)
+            decided = queue.settled(decide)
+            if isinstance(decided, PublishResult):
+                return decided
+            entry, grown = decided
             tried = tried if tried is not None and tried.sequence == entry.sequence else entry
             queue.swap(grown)
         except (Outdated, Unsettled):
@@ -127,11 +131,6 @@ def publish(
             backoff.pause(error)
         except Unavailable as error:
             backoff.pause(error)
-        except ObjectMissing:
-            gone += 1
-            if gone_at == queue.etag or gone > MOST_LOOKS:
-                raise  # a head that was just read names what is gone
-            gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
             done = PublishResult(sequence=entry.sequence, time_us=entry.time_us, rows=rows, conflicts=conflicts)
             return _placed(done, segments, entry)
@@ -173,22 +172,31 @@ def _placed(done: PublishResult, segments: Sequence[StagedSegment], entry: Entry
     for segment in segments:
         for piece in segment.slices:
             rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
-    done = replace(done, per_partition=dict(sorted(rows.items())))
-    if entry is None or entry.sequence != done.sequence:
-        return done
     begin: dict[int, int] = {}
-    for each in entry.slices:
+    for each in entry.slices if entry is not None and entry.sequence == done.sequence else ():
         begin.setdefault(each.partition, each.offset)
-    return replace(done, begin=begin, generation=entry.generation)
+    return replace(done, per_partition=dict(sorted(rows.items())), begin=begin)
 
 
-def _first_look(queue: QueueLog, stage: Stage) -> Head:
-    """The head this handle knows, unread: if it is stale the swap fails, so a single writer needs one request a
-    publish. One that is older than the stage says nothing about it, and one that is full may no longer be.
+def _look_first(queue: QueueLog, stage: Stage) -> None:
+    """The head that this handle knows will do, unread: if it is stale the swap fails, so a single writer needs one
+    request a publish. One that is older than the stage says nothing about it, and one that is full may no longer be.
     """
-    if queue.etag is None or queue.head.queue_id != stage.queue_id or queue.head.sequence < stage.sequence:
-        return queue.require(stage.queue_id)
-    return queue.require(stage.queue_id) if is_full(queue.head) else queue.head
+    known = queue.head if queue.etag is not None else None
+    if known is None or known.queue_id != stage.queue_id or known.sequence < stage.sequence or is_full(known):
+        queue.require(stage.queue_id)
+
+
+def published_before(
+    queue: QueueLog, identity: PublishIdentity, stage: Stage, segments: Sequence[StagedSegment], token: str = ""
+) -> PublishResult | None:
+    """That the batch is in the log already, as far as the head tells that the queue's handle knows; None: it is not.
+    Raises as `already`, and as reading its pages of writers does.
+    """
+    earlier = writers.last_batch(queue, identity.writer)
+    if earlier is None:
+        return None
+    return already(earlier, writers.resolution(queue.head, identity.writer, earlier), identity, stage, segments, token)
 
 
 def already(
@@ -197,7 +205,7 @@ def already(
     identity: PublishIdentity,
     stage: Stage,
     segments: Sequence[StagedSegment],
-    token: str = "",
+    token: str,
 ) -> PublishResult | None:
     """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one. None: it is
     not, or a person said that it is new. `earlier` is the writer's last publish, `said` what was said since.
@@ -352,7 +360,7 @@ def extended(queue: QueueLog, head: Head, entry: Entry, identity: PublishIdentit
         writers=_remembered(head.writers, entry, identity),
     )
     grown = tree.rolled(grown, head.sequence, queue.create_blob, queue.sizes)
-    return writers.rolled(grown, head.sequence, queue.create_blob, queue.load_page, queue.sizes)
+    return writers.rolled(queue, grown, head.sequence)
 
 
 def _remembered(

@@ -6,17 +6,21 @@ The handle has no rules of its own: a change is given to it as a function from h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.base.retry import RETRY_TIMEOUT_S, Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice
 from partq_spark.log.names import LOG_SIZES, LogSizes
 from partq_spark.objects.api import Clocked, ObjectStore
 from partq_spark.objects.register import Register
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -61,8 +65,8 @@ class QueueLog:
             store,
             head_name,
             what=f"the head of {self}",
-            decode=lambda document: codec.decode_head(document.body, head_name),  # not of `self`: handles are many
-            encode=codec.encode_head,
+            decode=lambda document: codec.HEAD.open(document.body, head_name),  # not of `self`: handles are many
+            encode=codec.HEAD.seal,
         )
 
     def __str__(self) -> str:
@@ -140,7 +144,8 @@ class QueueLog:
         return head
 
     def change(self, decide: Callable[[Head], Head]) -> Head:
-        """Swap `decide(head)` in, again from a fresh head after a conflict; `decide` must be harmless when repeated.
+        """Swap `decide(head)` in, under the next sequence number, again from a fresh head after a conflict; `decide`
+        must be harmless when repeated.
 
         A change that `decide` answers with the same head writes nothing. What this handle knew of the queue went into
         the change, so a queue that was deleted and created again since is refused (RES-05). Raises what `decide`
@@ -149,7 +154,9 @@ class QueueLog:
         queue_id = self.head.queue_id
 
         def decide_here(head: Head | None) -> Head:
-            return decide(self._same(self._present(head, was_there=True), queue_id))
+            present = self._same(self._present(head, was_there=True), queue_id)
+            wanted = decide(present)
+            return wanted if wanted is present else replace(wanted, sequence=present.sequence + 1)
 
         return self.replace(decide_here)
 
@@ -162,7 +169,7 @@ class QueueLog:
         def readable(found: Head | None) -> H:
             wanted = decide(found)
             if isinstance(wanted, Head) and wanted is not found:
-                codec.require_readable(wanted)
+                codec.HEAD.require_readable(wanted)
             return wanted
 
         return self._register.change(readable, self.backoff())
@@ -189,22 +196,13 @@ class QueueLog:
 
     # --- blobs --------------------------------------------------------------------------------------------------------
 
-    def load_chunk(self, ref: ChunkRef) -> memoryview:
-        """The bytes of a chunk, unchecked: `codec` compares them with the reference. Raises `ObjectMissing`."""
+    def load_chunk(self, ref: ChunkRef) -> Chunk:
+        """Raises `ObjectMissing`, `Corrupt`."""
         name = self.log_folder + ref.name
         try:
-            return self.store.read(name)
+            return codec.decode_chunk(self.store.read(name), ref)
         except ObjectMissing as error:
             raise ObjectMissing(f"log chunk {name} of {self} is gone: restore it from a backup") from error
-
-    def load_page_line(self, page: WriterPage, number: int) -> memoryview:
-        """One line of a page of writer records, unchecked. Raises `ObjectMissing`, `Corrupt` if it is cut short."""
-        start = number * page.line_bytes
-        return self.store.read(self.log_folder + page.name, start=start, length=page.line_bytes)
-
-    def load_page(self, page: WriterPage) -> memoryview:
-        """The bytes of a page of writer records, unchecked. Raises `ObjectMissing`."""
-        return self.store.read(self.log_folder + page.name)
 
     def create_blob(self, name: str, data: bytes) -> None:
         """Create an immutable object in the queue's log folder."""
@@ -250,14 +248,22 @@ class QueueLog:
             lambda head: tree.offsets_at_time(head, time_us, self.load_chunk, self.times_us, latest_us=latest_us)
         )
 
+    def read_slice(
+        self, entry: Entry, piece: Slice, *, only: Collection[str] | None = None, thoroughly: bool = False
+    ) -> pa.RecordBatch:
+        """The messages of a slice, with the columns that its segment has, as `segment.read_slice`."""
+        from partq_spark.log.segment import read_slice  # Arrow, which few looks at a queue need
+        from partq_spark.log.segment_columns import schema_of_entry
+
+        name, schema = self.segment_folder + entry.segments[piece.segment], schema_of_entry(entry, self.head.columns)
+        return read_slice(self.store, name, piece, schema, only=only, thoroughly=thoroughly)
+
     def times_us(self, entry: Entry, piece: Slice) -> list[int]:
         """When the messages of a slice of a compacted entry were published. Raises `ObjectMissing`, `Corrupt`."""
-        from partq_spark.log.segment import read_slice, times_us  # Arrow, which few seeks need
-        from partq_spark.log.segment_columns import TIMES_NAME, columns_of_entry
+        from partq_spark.log.segment import times_us
+        from partq_spark.log.segment_columns import TIMES_NAME
 
-        name = self.segment_folder + entry.segments[piece.segment]
-        columns = columns_of_entry(entry, self.head.columns)
-        return times_us(read_slice(self.store, name, piece, columns, only=(TIMES_NAME,)).column(TIMES_NAME))
+        return times_us(self.read_slice(entry, piece, only=(TIMES_NAME,)).column(TIMES_NAME))
 
 
 # --- when messages that are in the log were published -----------------------------------------------------------------

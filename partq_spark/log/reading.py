@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from partq_spark.base.errors import BadRow, Corrupt, ObjectMissing
-from partq_spark.log import names, tree
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
+from partq_spark.log import codec, names, tree
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import read_slice, times_us
-from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME, SegmentColumns, columns_of_entry, segment_columns
+from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME, payload_schema, schema_of_entry
 
 if TYPE_CHECKING:
-    from partq_spark.log.schema.conform import Bringing
+    from partq_spark.log.schema.conform import Conversion
 
 logger = logging.getLogger(__name__)
 
@@ -69,26 +69,23 @@ class _Slices(NamedTuple):
     takes anything.
     """
 
-    columns: SegmentColumns
+    schema: pa.Schema
     only: Collection[str] | None
-    bringing: Bringing | None
+    bringing: Conversion | None
 
 
-def _slices(columns: SegmentColumns, payload: pa.Schema, only: Collection[str] | None) -> _Slices:
+def _slices(schema: pa.Schema, payload: pa.Schema, only: Collection[str] | None) -> _Slices:
     """For slices of which the reader takes `payload`, and of partq's own columns those in `only`."""
-    wanted = SegmentColumns(
-        payload=payload,
-        headers=columns.headers and (only is None or HEADERS_NAME in only),
-        times=columns.times and (only is None or TIMES_NAME in only),
-    ).schema
-    if wanted == columns.schema:
-        return _Slices(columns, None, None)
-    there = pa.schema([field for field in columns.schema if field.name in wanted.names])
+    own = (name for name in (HEADERS_NAME, TIMES_NAME) if name in schema.names and (only is None or name in only))
+    wanted = pa.schema([*payload, *map(schema.field, own)])
+    if wanted == schema:
+        return _Slices(schema, None, None)
+    there = pa.schema([field for field in schema if field.name in wanted.names])
     if wanted == there:
-        return _Slices(columns, frozenset(there.names), None)
-    from partq_spark.log.schema.conform import Bringing
+        return _Slices(schema, frozenset(there.names), None)
+    from partq_spark.log.schema.conform import Conversion
 
-    return _Slices(columns, frozenset(there.names), Bringing.of(there, wanted))
+    return _Slices(schema, frozenset(there.names), Conversion.to_reader(there, wanted))
 
 
 class RangeReader:
@@ -119,7 +116,7 @@ class RangeReader:
         self._fail = fail_on_data_loss
         self._payload = payload
         if payload is None:
-            self._payload = segment_columns(log.columns).payload
+            self._payload = payload_schema(log.columns)
             if log.columns is None and only is not None:
                 self._payload = pa.schema([field for field in self._payload if field.name in only])
         self._only = only
@@ -171,7 +168,7 @@ class RangeReader:
         name = self._segment_folder + entry.segments[piece.segment]
         slices = self._slices_of(entry)
         try:
-            batch = read_slice(self._queue.store, name, piece, slices.columns, only=slices.only)
+            batch = read_slice(self._queue.store, name, piece, slices.schema, only=slices.only)
         except Corrupt as error:
             if isinstance(error, ObjectMissing):
                 self._look_again_for(name, error)
@@ -195,11 +192,11 @@ class RangeReader:
         kind = (entry.schema_version, entry.headers, entry.times)
         found = self._slices.get(kind)
         if found is None:
-            columns = columns_of_entry(entry, self._log.columns)
-            found = self._slices[kind] = _slices(columns, self._payload, self._only)
+            schema = schema_of_entry(entry, self._log.columns)
+            found = self._slices[kind] = _slices(schema, self._payload, self._only)
         return found
 
-    def _brought(self, piece: Piece, bringing: Bringing) -> Piece:
+    def _brought(self, piece: Piece, bringing: Conversion) -> Piece:
         try:
             return piece._replace(batch=bringing(piece.batch))
         except BadRow as bad:
@@ -242,10 +239,10 @@ class RangeReader:
         self._looks = 0
         self._next[partition] = to
 
-    def _load_chunk(self, ref: ChunkRef) -> memoryview:
+    def _load_chunk(self, ref: ChunkRef) -> Chunk:
         name = self._log_folder + ref.name
         try:
-            return self._queue.store.read(name)
+            return codec.decode_chunk(self._queue.store.read(name), ref)
         except ObjectMissing as error:
             self._look_again_for(name, error)
             raise

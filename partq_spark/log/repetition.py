@@ -25,17 +25,17 @@ import xxhash
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.base.timestamps import format_rfc3339
-from partq_spark.log import names, tree, writers
+from partq_spark.log import names, tree
 from partq_spark.log.model import Entry, Head, WriterRecord
 from partq_spark.log.publish import (
     NumberUsed,
     PublishIdentity,
     PublishResult,
     Repartitioned,
-    already,
     check_floor,
     check_version,
     publish,
+    published_before,
 )
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import Stage, Staged, stage_of
@@ -113,12 +113,12 @@ def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compre
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
     """
     from partq_spark.log.segment import Stager
-    from partq_spark.log.segment_columns import segment_columns
+    from partq_spark.log.segment_columns import segment_schema
 
     old, segment, _ = task
     # What was taken once is not refused for a limit that was lowered since.
     stage = replace(present, max_message_bytes=max(present.max_message_bytes, old.max_message_bytes))
-    schema = segment_columns(present.columns, headers=segment.headers).schema
+    schema = segment_schema(present.columns, headers=segment.headers)
     with Stager(queue.store, stage, seed=seed, headers=segment.headers, compression=compression) as stager:
         # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
         for batch in staged_batches(queue, task, schema):
@@ -147,12 +147,9 @@ def repeated(queue: QueueLog, tasks: Sequence[Staged], identity: PublishIdentity
     """What publishing them would say, if it would add nothing; None: they are new, as far as the head that the queue's
     handle knows can tell. Raises as `judged`.
     """
-    earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))
-    if earlier is None:
-        return None
-    said = writers.resolution(queue.head, identity.writer, earlier)
+    segments = [task.segment for task in tasks]
     try:
-        return already(earlier, said, identity, tasks[0].stage, [task.segment for task in tasks])
+        return queue.settled(lambda _: published_before(queue, identity, tasks[0].stage, segments))
     except NumberUsed as used:
         return judged(queue, used, tasks)
 
@@ -175,14 +172,14 @@ def staged_batches(queue: QueueLog, task: Staged, schema: pa.Schema) -> Iterator
     """
     from partq_spark.log.schema.conform import widened
     from partq_spark.log.segment import read_slice
-    from partq_spark.log.segment_columns import segment_columns
+    from partq_spark.log.segment_columns import segment_schema
 
     stage, segment, _ = task
     name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + segment.name
-    columns = segment_columns(stage.columns, headers=segment.headers)
+    own = segment_schema(stage.columns, headers=segment.headers)
     for piece in segment.slices:
         try:
-            yield widened(read_slice(queue.store, name, piece, columns, thoroughly=True), schema)
+            yield widened(read_slice(queue.store, name, piece, own, thoroughly=True), schema)
         except ObjectMissing:
             check_floor(stage, queue.require(stage.queue_id))
             raise
@@ -195,11 +192,11 @@ def _first_new(
     queue: QueueLog, head: Head, record: WriterRecord, tasks: Sequence[Staged], identity: PublishIdentity
 ) -> tuple[str | None, str]:
     """A row, in words, that makes the batch another one than the writer's last, and why; None: there is none."""
-    from partq_spark.log.segment_columns import segment_columns
+    from partq_spark.log.segment_columns import segment_schema
 
     for task in tasks:
         check_version(task.stage, head)
-    schema = segment_columns(head.columns, headers=True).schema
+    schema = segment_schema(head.columns, headers=True)
     new = partial(_staged, queue, tasks, schema)
     entry = tree.find_publish(head, record.sequence, queue.load_chunk)
     if identity.batch < record.batch:
@@ -228,14 +225,12 @@ def _published(
     import pyarrow.compute as pc
 
     from partq_spark.log.schema.conform import widened
-    from partq_spark.log.segment import read_slice
-    from partq_spark.log.segment_columns import TIMES_NAME, columns_of_entry
+    from partq_spark.log.segment_columns import TIMES_NAME
 
-    columns = columns_of_entry(entry, head.columns)
     for piece in entry.slices:
         if piece.end <= head.earliest[piece.partition]:
             continue  # trimmed, and perhaps collected
-        batch = read_slice(queue.store, queue.segment_folder + entry.segments[piece.segment], piece, columns)
+        batch = queue.read_slice(entry, piece)
         if entry.times:
             times = batch.column(TIMES_NAME).cast("int64")
             batch = batch.filter(pc.equal(times, record.time_us))

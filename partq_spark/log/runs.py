@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from partq_spark.log.clocks import published_by
-from partq_spark.log.model import ChunkRef, add, at
+from partq_spark.log.model import ChunkRef, add, at, placed
 from partq_spark.log.names import LOG_SIZES, LogSizes
 
 MOST_SLICES: Final = 65_536
@@ -21,18 +21,12 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 
 
 class ChunkRun(NamedTuple):
-    """Neighbouring references that are to become one. `inside`: the references from the head's own down to the chunk
-    that lists them; empty if the head does. `begin`: the offset of each partition at which they begin.
+    """Neighbouring references of a head that are to become one. `begin`: the offset of each partition at which they
+    begin.
     """
 
     refs: tuple[ChunkRef, ...]
     begin: tuple[int, ...]
-    inside: tuple[ChunkRef, ...] = ()
-
-    @property
-    def top(self) -> tuple[ChunkRef, ...]:
-        """The references of the head that are replaced."""
-        return self.inside[:1] or self.refs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,22 +59,21 @@ def choose(
 ) -> ChunkRun | None:
     """The run of `refs` that saves most slices; None: none is worth it. `begin`: the offsets at which they begin.
 
-    A run is worth it if the average slice of everything in it becomes `slice_gain` times as large. A single
-    reference that is too large for a step, or holds large and small slices, is an answer too: look inside it (`fits`).
+    A run is worth it if the average slice of everything in it becomes `slice_gain` times as large. Where none is, a
+    single reference that is too large for a step, or holds large and small slices, is an answer too: what it leads to
+    may be worth it (`fits`).
     `skip`: names of references that were tried.
     """
-    begins = [begin]
-    for ref in refs:
-        begins.append(add(begins[-1], ref.rows))
+    spans = list(placed(refs, begin))
     times = published_by([ref.last_time_us for ref in refs])
     may_go = [
         # What cannot be read any more may have been collected.
         time_us <= limits.until_us
         and ref.name not in skip
         and any(at(after, p) > max(at(before, p), offset) for p, offset in enumerate(earliest))
-        for ref, before, after, time_us in zip(refs, begins, begins[1:], times, strict=False)
+        for (ref, before, after), time_us in zip(spans, times, strict=True)
     ]
-    best, best_saved = None, 0
+    best, best_saved, other = None, 0, None
     for first in range(len(refs)):
         rows: tuple[int, ...] = ()
         size = held = 0
@@ -94,10 +87,11 @@ def choose(
             saved = sum(ref.slices for ref in run) - after
             if saved <= best_saved:
                 continue
-            gains = limits.allow(run) and _gains(run, sum(rows), after, limits.sizes)
-            if gains or (first == last and _may_hold(run[0], after, limits.sizes)):
-                best, best_saved = ChunkRun(run, begins[first]), saved
-    return best
+            if limits.allow(run) and _gains(run, sum(rows), after, limits.sizes):
+                best, best_saved = ChunkRun(run, spans[first][1]), saved
+            elif first == last and other is None and _may_hold(run[0], after, limits.sizes):
+                other = ChunkRun(run, spans[first][1])
+    return best or other
 
 
 def fits(run: Sequence[ChunkRef], limits: RunLimits) -> bool:

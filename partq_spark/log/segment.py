@@ -20,9 +20,9 @@ from partq_spark.base.errors import BadRow, Corrupt
 from partq_spark.log import names
 from partq_spark.log.model import MAX_KEY_BYTES, Slice, too_long
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.segment_columns import HEADERS_NAME, SegmentColumns, decoded, segment_columns
+from partq_spark.log.schema.forms import check_batch, first_not_utf8, keys_of, row_bytes
+from partq_spark.log.segment_columns import HEADERS_NAME, decoded, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
-from partq_spark.log.validation import check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
@@ -102,7 +102,8 @@ class Stager:
         self._store = store
         self._stage = stage
         self._seed = seed
-        self._columns = segment_columns(stage.columns, headers=headers)
+        self._headers = headers
+        self._schema = segment_schema(stage.columns, headers=headers)
         self._compression = compression
         self._run_bytes = run_bytes
         self._rows = 0
@@ -120,18 +121,16 @@ class Stager:
         self._exit.__exit__(kind, error, trace)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take messages in publish order. `batch` has exactly the columns of the segment (`segment_columns`); a typed
-        queue's values were looked at before (`schema.conform`).
+        """Take messages in publish order. `batch` has exactly the columns of the segment (`segment_schema`), and
+        its values were looked at: that there is one (`check_values`), or in a typed queue each (`schema.conform`).
 
         Raises `BadRow` for a message that cannot be published.
         """
         if batch.num_rows == 0:
             return
-        if self._stage.columns is None:
-            check_values(batch.column("value"))
-        keys = self._keys(batch)
+        keys = keys_of(batch, self._stage.columns)
         check_keys(keys)
-        if self._columns.headers:
+        if self._headers:
             check_headers(batch.column(HEADERS_NAME))
         size = batch.nbytes
         if size > self._stage.max_message_bytes:  # else no single message can be larger
@@ -152,21 +151,12 @@ class Stager:
         self._exit.close()
         return StagedSegment(
             name=self._name,
-            headers=self._columns.headers,
+            headers=self._headers,
             slices=tuple(self._segment.slices),
             bytes=self._segment.position,
         )
 
-    def _keys(self, batch: pa.RecordBatch) -> pa.Array:
-        if self._stage.columns is None:
-            return batch.column("key")
-        from partq_spark.log.schema.forms import keys_of
-
-        return keys_of(batch, self._stage.columns)
-
     def _check_sizes(self, batch: pa.RecordBatch) -> None:
-        from partq_spark.log.schema.forms import row_bytes
-
         sizes, limit = row_bytes(batch), self._stage.max_message_bytes
         largest = pc.max(sizes).as_py()
         if largest > limit:
@@ -184,7 +174,7 @@ class Stager:
         if self._segment is None:
             folder = names.segment_folder(self._stage.namespace, self._stage.queue, self._stage.queue_id)
             self._segment = self._exit.enter_context(
-                SegmentWriter(self._store, folder + self._name, self._columns.schema, self._compression)
+                SegmentWriter(self._store, folder + self._name, self._schema, self._compression)
             )
         for partition, rows in self._run.clustered():
             self._segment.write(partition, rows)
@@ -347,7 +337,7 @@ def read_slice(
     store: ObjectStore,
     name: str,
     piece: Slice,
-    columns: SegmentColumns,
+    schema: pa.Schema,
     *,
     only: Collection[str] | None = None,
     thoroughly: bool = False,
@@ -367,7 +357,7 @@ def read_slice(
             f"{piece.xxh3}; restore the object from a backup"
         )
     try:
-        batch = decoded(data, columns.schema, only)
+        batch = decoded(data, schema, only)
         check_batch(batch, thoroughly=thoroughly)
     except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
         raise Corrupt(

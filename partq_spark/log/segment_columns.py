@@ -12,8 +12,7 @@ each of Spark's workers 6 ms for untyped ones too.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -31,54 +30,40 @@ HEADERS_NAME: Final = "_headers"
 TIMES_NAME: Final = "_timestamp"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SegmentColumns:
-    """`payload`: the messages' own. `headers`: there is a column of headers; `times`: of times of publishing, because
-    it was compacted from several publishes. Made once for many slices.
+def payload_schema(columns: Columns | None, version: int | None = None) -> pa.Schema:
+    """The messages' own columns in a queue with these (None: untyped), in a version of them, by default the present
+    one. Raises `Corrupt` for a version that it does not have.
     """
+    if columns is None:
+        return PLAIN
+    from partq_spark.log.schema.versions import schema_of
 
-    payload: pa.Schema
-    headers: bool = False
-    times: bool = False
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """All columns, in their order."""
-        schema = self.payload
-        if self.headers:
-            schema = schema.append(pa.field(HEADERS_NAME, HEADERS))
-        if self.times:
-            schema = schema.append(pa.field(TIMES_NAME, TIMESTAMP, nullable=False))
-        return schema
+    return schema_of(columns, version)
 
 
 @lru_cache(maxsize=64)
-def segment_columns(
-    columns: Columns | None, version: int | None = None, *, headers: bool = False, times: bool = False
-) -> SegmentColumns:
-    """Of segments of a queue with these columns (None: untyped), in a version of them, by default the present one.
-    Raises `Corrupt` for a version that it does not have.
+def segment_schema(
+    columns: Columns | None = None, version: int | None = None, *, headers: bool = False, times: bool = False
+) -> pa.Schema:
+    """All columns of a segment. `headers`: there is a column of headers; `times`: of times of publishing, because it
+    was compacted from several publishes. Raises as `payload_schema`.
     """
-    if columns is None:
-        return SegmentColumns(payload=PLAIN, headers=headers, times=times)
-    from partq_spark.log.schema.versions import schema_of
+    schema = payload_schema(columns, version)
+    if headers:
+        schema = schema.append(pa.field(HEADERS_NAME, HEADERS))
+    if times:
+        schema = schema.append(pa.field(TIMES_NAME, TIMESTAMP, nullable=False))
+    return schema
 
-    return SegmentColumns(payload=schema_of(columns, version), headers=headers, times=times)
 
-
-def columns_of_entry(entry: Entry, columns: Columns | None) -> SegmentColumns:
+def schema_of_entry(entry: Entry, columns: Columns | None) -> pa.Schema:
     """Of an entry's segments; `columns` are the queue's. Raises `Corrupt` if they do not belong together."""
     if (entry.schema_version is None) != (columns is None):
         kind = "a typed" if columns is None else "an untyped"
         raise Corrupt(
             f"entry {entry.sequence} of the log is of {kind} queue, the head is not: restore both from a backup"
         )
-    return segment_columns(columns, entry.schema_version, headers=entry.headers, times=entry.times)
-
-
-def segment_schema(headers: bool, times: bool = False) -> pa.Schema:
-    """All columns of an untyped queue's segment."""
-    return segment_columns(None, headers=headers, times=times).schema
+    return segment_schema(columns, entry.schema_version, headers=entry.headers, times=entry.times)
 
 
 def decoded(data: memoryview, schema: pa.Schema, only: Collection[str] | None) -> pa.RecordBatch:

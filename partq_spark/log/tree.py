@@ -8,7 +8,7 @@ caller's `load` and `create`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -16,7 +16,7 @@ from msgspec import structs
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.clocks import LoadChunk, Seek, Times
-from partq_spark.log.model import ChunkRef, Entry, Head, Origin, add, at, below
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Origin, add, at, below, placed
 from partq_spark.log.names import LogSizes
 from partq_spark.log.schema.columns import Columns
 
@@ -48,13 +48,10 @@ def rolled(head: Head, stage_sequence: int, create: Create, sizes: LogSizes) -> 
     if not moved:
         return head
     tree = [*head.tree, leaf(head.entries[:moved], stage_sequence, create)]
-    level = 0
-    while True:
-        first = next((i for i, ref in enumerate(tree) if ref.level <= level), len(tree))
-        last = next((i for i, ref in enumerate(tree) if ref.level < level), len(tree))
-        if last - first <= sizes.fan_out:
-            break
-        tree[first : first + sizes.fan_out] = [node(tree[first : first + sizes.fan_out], stage_sequence, create)]
+    level, fan_out = 0, sizes.fan_out
+    while len(same := [ref for ref in tree if ref.level == level]) > fan_out:
+        first = tree.index(same[0])
+        tree[first : first + fan_out] = [node(same[:fan_out], stage_sequence, create)]
         level += 1
     return replace(head, tree=tuple(tree), entries=head.entries[moved:])
 
@@ -70,7 +67,7 @@ def rows_of(entries: Sequence[Entry]) -> tuple[int, ...]:
 
 def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> ChunkRef:
     """A chunk of entries, created under a new name."""
-    data = codec.encode_entries(entries)
+    data = codec.encode_chunk(Chunk(chunks=(), entries=tuple(entries)))
     name = names.new_chunk(0, stage_sequence)
     create(name, data)
     slices = sum(len(entry.slices) for entry in entries)
@@ -89,10 +86,10 @@ def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> Chunk
     )
 
 
-def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: int | None = None) -> ChunkRef:
-    """A chunk of references, created under a new name, one level above its first unless `level` says otherwise."""
-    data = codec.encode_refs(refs)
-    level = refs[0].level + 1 if level is None else level
+def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create) -> ChunkRef:
+    """A chunk of references, created under a new name, one level above them."""
+    data = codec.encode_chunk(Chunk(chunks=tuple(refs), entries=()))
+    level = refs[0].level + 1
     name = names.new_chunk(level, stage_sequence)
     create(name, data)
     rows: tuple[int, ...] = ()
@@ -135,11 +132,10 @@ class LogView:
         shows.
         """
         wanted = {partition: self.wanted[partition] for partition in partitions}
-        entries = (only(entry, wanted) for entry in self.entries)
         return LogView(
             wanted=wanted,
             chunks=tuple((ref, {p: begin[p] for p in partitions}) for ref, begin in self.chunks),
-            entries=tuple(entry for entry in entries if entry.slices),
+            entries=tuple(only(self.entries, wanted)),
             columns=self.columns,
         )
 
@@ -148,42 +144,30 @@ def view(head: Head, wanted: Wanted) -> LogView:
     """The part of `head` that leads to the messages in `wanted`."""
     wanted = {partition: span for partition, span in wanted.items() if span[0] < span[1]}
     begin = {partition: at(head.tree_begin, partition) for partition in wanted}
-    entries = (only(entry, wanted) for entry in head.entries)
     return LogView(
         wanted=wanted,
         chunks=tuple(
             (structs.replace(ref, rows=()), here) for ref, here in _touched(head.tree, begin, wanted)
         ),  # the task reads the children's own counts; leaving the roots' out keeps a plan small
-        entries=tuple(entry for entry in entries if entry.slices),
+        entries=tuple(only(head.entries, wanted)),
         columns=head.columns,
     )
 
 
-def walk(log: LogView, load: LoadChunk, seen: Callable[[str], None] | None = None) -> Iterator[Entry]:
+def walk(log: LogView, load: LoadChunk) -> Iterator[Entry]:
     """The entries of a view in publish order, each with only the slices that overlap what is wanted.
 
-    Chunks are read one at a time as the walk reaches them; `seen` is told each one's name.
-    Raises what `load` raises, and `Corrupt` for a damaged chunk.
+    Chunks are read one at a time as the walk reaches them. Raises what `load` raises.
     """
     for ref, begin in log.chunks:
-        yield from _walk_chunk(ref, begin, log.wanted, load, seen)
+        yield from _walk_chunk(load(ref), begin, log.wanted, load)
     yield from log.entries
 
 
-def _walk_chunk(
-    ref: ChunkRef, begin: Mapping[int, int], wanted: Wanted, load: LoadChunk, seen: Callable[[str], None] | None
-) -> Iterator[Entry]:
-    if seen is not None:
-        seen(ref.name)
-    data = load(ref)
-    if ref.level > 0:
-        for child, here in _touched(codec.decode_refs(data, ref), begin, wanted):
-            yield from _walk_chunk(child, here, wanted, load, seen)
-        return
-    for entry in codec.decode_entries(data, ref):
-        kept = only(entry, wanted)
-        if kept.slices:
-            yield kept
+def _walk_chunk(chunk: Chunk, begin: Mapping[int, int], wanted: Wanted, load: LoadChunk) -> Iterator[Entry]:
+    for ref, here in _touched(chunk.chunks, begin, wanted):
+        yield from _walk_chunk(load(ref), here, wanted, load)
+    yield from only(chunk.entries, wanted)
 
 
 def _touched(
@@ -198,15 +182,17 @@ def _touched(
         here = after
 
 
-def only(entry: Entry, wanted: Wanted) -> Entry:
-    """The entry with those of its slices that overlap what is wanted."""
+def only(entries: Iterable[Entry], wanted: Wanted) -> Iterator[Entry]:
+    """Those entries that have something of what is wanted, each with its slices that overlap it."""
     spans, nothing = dict(wanted), (0, 0)
-    kept = []
-    for piece in entry.slices:
-        start, to = spans.get(piece[0], nothing)  # by number: a chunk may have some hundred thousand slices
-        if piece[4] < to and piece[4] + piece[5] > start:
-            kept.append(piece)
-    return entry if len(kept) == len(entry.slices) else structs.replace(entry, slices=tuple(kept))
+    for entry in entries:
+        kept = []
+        for piece in entry.slices:
+            start, to = spans.get(piece[0], nothing)  # by number: a chunk may have some hundred thousand slices
+            if piece[4] < to and piece[4] + piece[5] > start:
+                kept.append(piece)
+        if kept:
+            yield entry if len(kept) == len(entry.slices) else structs.replace(entry, slices=tuple(kept))
 
 
 # --- seeking ----------------------------------------------------------------------------------------------------------
@@ -223,8 +209,7 @@ def offsets_at_time(
     last, so it is at most taken for younger than it is.
     """
     seek = Seek(time_us=time_us, latest_us=latest_us, earliest=head.earliest, load=load, times=times)
-    found = seek.in_chunks(head.tree, head.tree_begin) or seek.in_entries(head.entries)
-    if not found and not seek.is_false(head.time_us) and head.time_us < time_us:
+    if not seek.ends_in(head.listed, head.tree_begin) and not seek.is_false(head.time_us) and head.time_us < time_us:
         return head.next  # nothing was published after the head's time
     return tuple(max(seek.before.get(partition, 0), earliest) for partition, earliest in enumerate(head.earliest))
 
@@ -235,15 +220,11 @@ def find_publish(head: Head, sequence: int, load: LoadChunk) -> Entry | None:
 
     What has been trimmed may not be found; the head's `trimmed_sequence` tells whether that can matter.
     """
-    entries, refs, begin = head.entries, head.tree, head.tree_begin
-    while (found := _with_sequence(refs, begin, sequence, head.earliest)) is not None:
+    chunk, begin = head.listed, head.tree_begin
+    while (found := _with_sequence(chunk.chunks, begin, sequence, head.earliest)) is not None:
         ref, begin = found
-        data = load(ref)
-        if ref.level == 0:
-            entries = codec.decode_entries(data, ref)
-            break
-        refs = codec.decode_refs(data, ref)
-    return next((entry for entry in entries if entry.first_sequence <= sequence <= entry.sequence), None)
+        chunk = load(ref)
+    return next((entry for entry in chunk.entries if entry.first_sequence <= sequence <= entry.sequence), None)
 
 
 def origin_of(head: Head, ends: Mapping[int, int]) -> Origin | None:
@@ -254,12 +235,9 @@ def origin_of(head: Head, ends: Mapping[int, int]) -> Origin | None:
         if any(piece.offset < ends.get(piece.partition, 0) for piece in entry.slices):
             return Origin(entry.sequence, entry.time_us, "" if entry.times else entry.token)
     found = None
-    begin = {partition: at(head.tree_begin, partition) for partition in ends}
-    for ref in head.tree:
-        after = {partition: offset + at(ref.rows, partition) for partition, offset in begin.items()}
-        if any(begin[p] < min(after[p], end) for p, end in ends.items()):
+    for ref, begin, after in placed(head.tree, head.tree_begin):
+        if any(at(begin, p) < min(at(after, p), end) for p, end in ends.items()):
             found = Origin(ref.first_sequence, ref.began_us, "")
-        begin = after
     return found
 
 
@@ -285,12 +263,10 @@ def goes_on(before: Head, after: Head) -> bool:
 
 def time_after(head: Head, sequence: int) -> int:
     """A time that is later than that of every publish up to `sequence`, as early as the head alone can tell."""
-    for ref in head.tree:
-        if ref.first_sequence > sequence:
-            return ref.first_time_us
-    for entry in head.entries:
-        if entry.first_sequence > sequence:
-            return entry.first_time_us
+    parts: tuple[ChunkRef | Entry, ...] = (*head.tree, *head.entries)
+    for part in parts:
+        if part.first_sequence > sequence:
+            return part.first_time_us
     return head.time_us + 1
 
 
@@ -298,11 +274,9 @@ def _with_sequence(
     refs: Sequence[ChunkRef], begin: tuple[int, ...], sequence: int, earliest: tuple[int, ...]
 ) -> tuple[ChunkRef, tuple[int, ...]] | None:
     """The chunk with this sequence number, and where it begins, unless all of it is trimmed: it may be gone then."""
-    for ref in refs:
-        after = add(begin, ref.rows)
-        if ref.first_sequence <= sequence <= ref.last_sequence and not below(after, begin, earliest):
-            return ref, begin
-        begin = after
+    for ref, before, after in placed(refs, begin):
+        if ref.first_sequence <= sequence <= ref.last_sequence and not below(after, before, earliest):
+            return ref, before
     return None
 
 
@@ -329,15 +303,13 @@ def tokens_gone_until(head: Head, earliest: tuple[int, ...]) -> int:
     An entry or a chunk of entries goes when all its messages have gone. Of a chunk of chunks anything may have gone
     where this trim took something: that is not looked into.
     """
-    gone, begin = head.trimmed_sequence, head.tree_begin
-    for ref in head.tree:
-        after = add(begin, ref.rows)
+    gone = head.trimmed_sequence
+    for ref, begin, after in placed(head.tree, head.tree_begin):
         spans = (
             (max(at(begin, p), at(head.earliest, p)), min(end, at(earliest, p))) for p, end in enumerate(after)
         )  # what this trim takes of it
         if any(start < end for start, end in spans) and (ref.level > 0 or below(after, begin, earliest)):
             gone = max(gone, ref.last_sequence)
-        begin = after
     # Also one that stays in the head for now: it may move into a chunk that is below the earliest offsets at once.
     trimmed = (entry for entry in head.entries if all(s.end <= earliest[s.partition] for s in entry.slices))
     return max(gone, *(entry.sequence for entry in trimmed), 0)

@@ -7,21 +7,18 @@ writers cost a head little; of each a look for a writer reads one line, of some 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import Head, Resolution, WriterPage, WriterRecord
-from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
 
 WRITER_AGE_S = 7 * 24 * 3600
 
 MOST_RESOLUTIONS = 32
 """Writers of which a head remembers what a person said last. Of one that is forgotten the person is asked again."""
-
-LoadPage = Callable[[WriterPage], bytes | memoryview]
 
 
 def last_batch(queue: QueueLog, writer: str) -> WriterRecord | None:
@@ -31,19 +28,20 @@ def last_batch(queue: QueueLog, writer: str) -> WriterRecord | None:
     if record is not None:
         return record
     for page in reversed(head.writer_pages):
-        line = codec.page_line(writer, page.lines)
-        record = codec.decode_writer_line(queue.load_page_line(page, line), page, line).get(writer)
+        number = codec.page_line(writer, page.lines)
+        start, length = number * page.line_bytes, page.line_bytes
+        data = queue.store.read(queue.log_folder + page.name, start=start, length=length)
+        record = codec.decode_writer_line(data, page, number).get(writer)
         if record is not None:
             return record
     return None
 
 
-def rolled(
-    head: Head, stage_sequence: int, create: Callable[[str, bytes], None], load: LoadPage, sizes: LogSizes
-) -> Head:
-    """`head` with at most `sizes.head_writers` writers: the older half moves to a page, records past their age are
+def rolled(queue: QueueLog, head: Head, stage_sequence: int) -> Head:
+    """`head` with at most `LogSizes.head_writers` writers: the older half moves to a page, records past their age are
     dropped.
     """
+    sizes = queue.sizes
     if len(head.writers) <= sizes.head_writers:
         return head
     oldest_us = head.time_us - WRITER_AGE_S * 1_000_000
@@ -52,14 +50,14 @@ def rolled(
     moved = {name: record for name, record in head.writers.items() if name not in kept and record.time_us >= oldest_us}
     pages = [page for page in head.writer_pages if page.last_time_us >= oldest_us]
     if moved:
-        pages.append(_page(moved, 0, stage_sequence, create))
+        pages.append(_page(queue, moved, 0, stage_sequence))
     level, fan_out = 0, sizes.page_fan_out
     while len(same := [page for page in pages if page.level == level]) > fan_out:
         if sum(page.writers for page in same[:fan_out]) > sizes.page_writers:
             break
-        merged = _merged(same[:fan_out], oldest_us, load)
+        merged = _merged(queue, same[:fan_out], oldest_us)
         first = pages.index(same[0])
-        pages[first : first + fan_out] = [_page(merged, level + 1, stage_sequence, create)] if merged else []
+        pages[first : first + fan_out] = [_page(queue, merged, level + 1, stage_sequence)] if merged else []
         level += 1
     return replace(
         head,
@@ -68,19 +66,17 @@ def rolled(
     )
 
 
-def _merged(pages: Sequence[WriterPage], oldest_us: int, load: LoadPage) -> dict[str, WriterRecord]:
+def _merged(queue: QueueLog, pages: Sequence[WriterPage], oldest_us: int) -> dict[str, WriterRecord]:
     merged: dict[str, WriterRecord] = {}
     for page in pages:  # oldest first, so that a writer's newest record wins
-        merged.update(codec.decode_writers(load(page), page))
+        merged.update(codec.decode_writers(queue.store.read(queue.log_folder + page.name), page))
     return {name: record for name, record in merged.items() if record.time_us >= oldest_us}
 
 
-def _page(
-    writers: dict[str, WriterRecord], level: int, stage_sequence: int, create: Callable[[str, bytes], None]
-) -> WriterPage:
+def _page(queue: QueueLog, writers: dict[str, WriterRecord], level: int, stage_sequence: int) -> WriterPage:
     data = codec.encode_writers(writers)
     name = names.new_page(stage_sequence)
-    create(name, data)
+    queue.create_blob(name, data)
     return WriterPage(
         name=name,
         xxh3=checksum(data),
@@ -120,7 +116,7 @@ def resolve(queue: QueueLog, writer: str, batch: int, *, published: bool, by: st
         if before is not None and (before.batch, before.published) == (batch, published):
             return head
         kept = [each for each in head.resolutions if each.writer != writer]
-        return replace(head, sequence=head.sequence + 1, resolutions=(*kept, said)[-MOST_RESOLUTIONS:])
+        return replace(head, resolutions=(*kept, said)[-MOST_RESOLUTIONS:])
 
     queue.settled(lambda _: queue.change(decide))
     return known

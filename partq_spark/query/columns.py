@@ -19,9 +19,9 @@ from pyarrow import types as is_
 from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
 from partq_spark.log.schema.columns import Column, Columns, shown_names
+from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.schema.types import TIMESTAMP, normal
 from partq_spark.log.segment_columns import HEADERS
-from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.settings import (
     HEADERS_TYPE,
     SOURCE_TYPES,

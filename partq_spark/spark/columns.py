@@ -176,7 +176,7 @@ class SinkColumns:
             names = [*self.given.names, *([TYPED_HEADERS] if headers else [])]
             return pa.RecordBatch.from_arrays([*columns, *headers], names=names)
         columns = self._key_and_value(batch)
-        return pa.RecordBatch.from_arrays([*columns, *headers], schema=segment_schema(self.headers))
+        return pa.RecordBatch.from_arrays([*columns, *headers], schema=segment_schema(headers=self.headers))
 
     def topics(self, batch: pa.RecordBatch) -> pa.Array | None:
         """The column of topics; None if there is none."""

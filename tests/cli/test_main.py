@@ -76,10 +76,10 @@ def test_store_and_namespace_are_found(partq: Partq) -> None:
 
 
 def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("first\nsecond")
 
-    monkeypatch.setattr("partq_spark.log.admin.list_queues", broken)
+    monkeypatch.setattr("partq_spark.log.connect.Namespace.queues", broken)
     assert partq.error("queue", "list") == "RuntimeError: first second (PARTQ_DEBUG=1 shows where)"
     traced = partq("queue", "list", code=1, PARTQ_DEBUG="1").stderr
     assert "Traceback" in traced

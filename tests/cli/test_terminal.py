@@ -50,10 +50,10 @@ def test_files_and_traces(orders: Partq, tmp_path: Path, monkeypatch: pytest.Mon
     ):
         assert _harmless(orders("publish", "orders", "--file", file, *words, code=code).output)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("partq_spark.log.admin.list_queues", broken)
+    monkeypatch.setattr("partq_spark.log.connect.Namespace.queues", broken)
     failed = orders("queue", "list", code=1, PARTQ_DEBUG="1")
     assert "Traceback" in failed.stderr
     assert _harmless(failed.stderr)

@@ -26,7 +26,8 @@ from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Checkpoint, FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin, groups
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import Head
+from partq_spark.log.settings import QueueConfig
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
 from tests.support.way import Way

@@ -22,9 +22,9 @@ from partq_spark.group import retention
 from partq_spark.group.model import Progress
 from partq_spark.log import admin
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.settings import QueueConfig
 from tests.coordinator.runtimes import KEY, HandFlow, World
 from tests.log.queues import send
 

@@ -15,8 +15,8 @@ from partq_spark.base.errors import Corrupt
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Owner
 from partq_spark.log import admin, groups
-from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import LogSizes
+from partq_spark.log.settings import QueueConfig
 from tests.coordinator.runtimes import KEY
 from tests.coordinator.runtimes import World as Stage
 from tests.log.queues import World, send, values

@@ -22,7 +22,7 @@ from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.log import groups
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import QueueConfig
+from partq_spark.log.settings import QueueConfig
 from partq_spark.objects.api import Document
 from tests.coordinator.runtimes import KEY, SESSION_S, World, two_flows
 

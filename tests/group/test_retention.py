@@ -14,9 +14,10 @@ from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back,
 from partq_spark.group.rewinding import Goal, Gone
 from partq_spark.log import admin, compaction, groups, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
-from partq_spark.log.model import Group, QueueConfig
+from partq_spark.log.model import Group
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.settings import QueueConfig
 from tests.log.queues import World, once, read_flat, send, values
 from tests.support.way import Hooked
 

@@ -20,13 +20,14 @@ from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.housekeeping import Collected, collect, trim
-from partq_spark.log.model import Head, QueueConfig, Slice, StageFloor
+from partq_spark.log.model import Head, Slice, StageFloor
 from partq_spark.log.names import LOG_SIZES
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
@@ -111,8 +112,8 @@ def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
     """Messages without headers."""
     columns = [[key for key, _ in rows], [value for _, value in rows]]
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, segment_schema(False), strict=True)],
-        schema=segment_schema(False),
+        [pa.array(column, field.type) for column, field in zip(columns, segment_schema(), strict=True)],
+        schema=segment_schema(),
     )
 
 
@@ -252,7 +253,8 @@ def trim_all(world: World) -> None:
 def raise_floor(queue: QueueLog, sequence: int) -> Head:
     """As collection does; the next floor is far away."""
     floor = StageFloor(sequence=sequence, next_sequence=sequence, next_time_us=BEGIN_US)
-    return queue.change(lambda head: replace(head, floor=floor, sequence=max(head.sequence + 1, sequence)))
+    queue.swap(replace(queue.refresh(), floor=floor, sequence=max(queue.head.sequence + 1, sequence)))
+    return queue.head
 
 
 def flip(world: World, name: str, position: int) -> None:
@@ -300,7 +302,7 @@ def document_of(store: ObjectStore, name: str) -> bytes:
 def head_of(store: ObjectStore, name: str = "orders") -> Head:
     """A queue's head, read by nobody's handle."""
     path = f"default/{name}/_head.json"
-    return codec.decode_head(document_of(store, path), path)
+    return codec.HEAD.open(document_of(store, path), path)
 
 
 def through(store: ObjectStore, queue: QueueLog) -> QueueLog:

@@ -9,9 +9,11 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, groups
+from partq_spark.log.connect import Namespace
 from partq_spark.log.groups import remove_group
-from partq_spark.log.model import Group, QueueConfig
+from partq_spark.log.model import Group
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.settings import QueueConfig
 from tests.log.queues import World, document_of, head_of, lost, read_flat, send, values
 from tests.support.way import Hooked
 
@@ -87,7 +89,7 @@ def test_settings_are_taken_up_to_the_ends_of_their_ranges(
         with pytest.raises(Invalid, match=said):
             world.create(made[0], "other", made[1])
     assert head_of(world.store) == before
-    assert [*admin.list_queues(world.store, "default").readable] == ["orders"]
+    assert [queue.name for queue in Namespace(world.store, "default").queues()] == ["orders"]
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "-a", "_a", "a/b", "../a", "a b", "a" * 64, "größe", "a\n", "a\x00"])
@@ -98,7 +100,7 @@ def test_names_that_no_queue_namespace_or_group_can_have_are_refused(world: Worl
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
         QueueLog(world.store, name, "orders")
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
-        admin.list_queues(world.store, name)
+        Namespace(world.store, name)
     with pytest.raises(Invalid, match=r"group name .* is not allowed"):
         groups.create_group(queue, name, (0,))
     for good in ("a", "0", "a" * 63, "orders.eu_west-1", "ORDERS-2"):

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from partq_spark.group.retention import retain
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log import queue as queue_module
-from partq_spark.log.model import Origin, QueueConfig
+from partq_spark.log.model import Origin
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     GRACE_US,

@@ -18,20 +18,20 @@ from partq_spark.base.json_documents import checksum
 from partq_spark.group import codec as flow_codec
 from partq_spark.group.model import Lease
 from partq_spark.log import codec
+from partq_spark.log.codec import Marked, Marks
 from partq_spark.log.model import (
+    Chunk,
     ChunkRef,
     Entry,
     Group,
     Layout,
-    Marked,
-    Marks,
-    QueueConfig,
     Resolution,
     Slice,
     WriterPage,
     WriterRecord,
 )
 from partq_spark.log.schema.versions import columns_of, schema_from, with_added, with_widened
+from partq_spark.log.settings import QueueConfig
 from tests.group.test_codec import a_state
 from tests.log.queues import empty_head
 
@@ -113,8 +113,8 @@ def sealed(kind: str, body: bytes) -> bytes:
     return b'{"xxh3":"' + checksum(body).encode() + b'","' + kind.encode() + b'":' + body + b"}"
 
 
-def chunk_ref(data: bytes, level: int = 0) -> ChunkRef:
-    return structs.replace(REF, xxh3=checksum(data), level=level)
+def chunk_ref(data: bytes) -> ChunkRef:
+    return structs.replace(REF, xxh3=checksum(data))
 
 
 def page_of(data: bytes) -> WriterPage:
@@ -151,22 +151,16 @@ def own(kind: str, value: Any, write: Callable[..., bytes], read: Callable[..., 
     )
 
 
-HEADS = own("head", HEAD, codec.encode_head, codec.decode_head)
+HEADS = own("head", HEAD, codec.HEAD.seal, codec.HEAD.open)
 
 
 KINDS = {
     "head": HEADS,
     "typed head": replace(HEADS, value=TYPED),
-    "entries": Kind(
-        value=(ENTRY,),
-        write=codec.encode_entries,
-        read=lambda data, meant: codec.decode_entries(data, chunk_ref(meant)),
-        name=REF.name,
-    ),
-    "references": Kind(
-        value=(REF,),
-        write=codec.encode_refs,
-        read=lambda data, meant: codec.decode_refs(data, chunk_ref(meant, 1)),
+    "chunk": Kind(
+        value=Chunk(chunks=(REF,), entries=(ENTRY,)),
+        write=codec.encode_chunk,
+        read=lambda data, meant: codec.decode_chunk(data, chunk_ref(meant)),
         name=REF.name,
     ),
     "writers": Kind(
@@ -176,7 +170,7 @@ KINDS = {
         kind="line",
         name="page",
     ),
-    "marks": own("marks", MARKS, codec.encode_marks, codec.decode_marks),
+    "marks": own("marks", MARKS, codec.MARKS.seal, codec.MARKS.open),
     "state": own("state", STATE, flow_codec.encode_state, flow_codec.decode_state, 100.0),
     "lease": own("lease", LEASE, flow_codec.encode_lease, flow_codec.decode_lease),
 }

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from partq_spark.log import admin, groups, housekeeping, tree
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog, oldest_us
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     HOUR_US,
@@ -61,7 +61,7 @@ def send_rows(queue: QueueLog, rows: Sequence[tuple[str | None, bytes]], *, head
         columns.append([None if len(value) % 3 else [{"key": "h", "value": value}] for _, value in rows])
     stage = stage_of(queue.refresh())
     with Stager(queue.store, stage, seed="test", headers=headers) as stager:
-        stager.add(pa.record_batch(columns, schema=segment_schema(headers)))
+        stager.add(pa.record_batch(columns, schema=segment_schema(headers=headers)))
         segment = stager.finish()
     assert segment is not None
     publish(queue, stage, [segment])

@@ -29,7 +29,7 @@ from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added, with_widened
 from partq_spark.log.segment import SegmentWriter, read_slice
-from partq_spark.log.segment_columns import HEADERS, SegmentColumns, decoded, segment_columns, segment_schema
+from partq_spark.log.segment_columns import HEADERS, decoded, segment_schema
 from partq_spark.objects.memory import MemoryStore
 
 COMPRESSIONS = ("none", "lz4", "zstd")
@@ -41,7 +41,7 @@ class Original:
 
     data: bytes
     rows: int
-    columns: SegmentColumns
+    schema: pa.Schema
     compression: str
 
 
@@ -58,7 +58,7 @@ def originals(count: int) -> list[Original]:
         Original(
             data=slice_of(rows(count, headers, times), compression),
             rows=count,
-            columns=segment_columns(None, headers=headers, times=times),
+            schema=segment_schema(headers=headers, times=times),
             compression=compression,
         )
         for compression, headers, times in itertools.product(COMPRESSIONS, (False, True), (False, True))
@@ -89,8 +89,9 @@ def typed_originals(count: int) -> list[Original]:
         for n in range(count)
     ]
     batch = pa.RecordBatch.from_pylist(some, schema=schema_of(COLUMNS))
-    columns = segment_columns(COLUMNS)
-    return [Original(data=slice_of(batch, how), rows=count, columns=columns, compression=how) for how in COMPRESSIONS]
+    return [
+        Original(data=slice_of(batch, how), rows=count, schema=batch.schema, compression=how) for how in COMPRESSIONS
+    ]
 
 
 def rows(count: int, headers: bool, times: bool) -> pa.RecordBatch:
@@ -101,7 +102,7 @@ def rows(count: int, headers: bool, times: bool) -> pa.RecordBatch:
         arrays.append(pa.array(lists, HEADERS))
     if times:
         arrays.append(pa.array(range(count), TIMESTAMP))
-    return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers, times))
+    return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers=headers, times=times))
 
 
 def damaged(original: Original, rng: random.Random) -> bytes:
@@ -132,7 +133,7 @@ def use(data: bytes, original: Original, only: Collection[str] | None, *, thorou
     store.create("a.arrow", data)
     piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
     try:
-        batch = read_slice(store, "a.arrow", piece, original.columns, only=only, thoroughly=thoroughly)
+        batch = read_slice(store, "a.arrow", piece, original.schema, only=only, thoroughly=thoroughly)
     except Corrupt as problem:
         return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
     if not thoroughly:
@@ -141,7 +142,7 @@ def use(data: bytes, original: Original, only: Collection[str] | None, *, thorou
         stream.write_batch(batch)
     for name in {"key", "value"} & set(batch.schema.names):
         batch.column(name).cast(pa.binary()).to_pylist()
-    if original.columns == segment_columns(COLUMNS) and only is None:
+    if original.schema == segment_schema(COLUMNS) and only is None:
         batch = widened(batch, schema_of(WIDER))
     with SegmentWriter(store, "b.arrow", batch.schema) as writer:
         writer.write(0, pa.concat_batches([batch, batch.take(pa.array(range(batch.num_rows)))]))
@@ -160,7 +161,7 @@ def main(count: int, first: int, last: int) -> None:
         for kind, made in forms.items():
             original = rng.choice(made)
             data = damaged(original, rng)
-            names = original.columns.schema.names
+            names = original.schema.names
             some = rng.sample(names, rng.randrange(len(names)))
             for thoroughly in (False, True):
                 how = kind + "thoroughly " * thoroughly
@@ -178,7 +179,7 @@ CHOICES = [only for size in range(len(NAMES) + 1) for only in itertools.combinat
 def test_some_columns_are_as_in_the_whole_slice_and_not_copied_where_nothing_is_compressed() -> None:
     """Whatever a segment stores, and also where it does not store a column that is named."""
     for original, only in itertools.product(originals(100), CHOICES):
-        schema = original.columns.schema
+        schema = original.schema
         whole, found = (decoded(memoryview(original.data), schema, some) for some in (None, only))
         stored = [name for name in schema.names if name in only]
         assert found.schema.equals(pa.schema([schema.field(name) for name in stored]), check_metadata=True)
@@ -202,7 +203,7 @@ FRAMES = {"lz4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}  # how a comp
 def test_what_is_not_asked_for_is_not_decompressed(compression: str) -> None:
     """It could not be: one of its buffers is no such thing, under a right checksum."""
     *_, original = (each for each in originals(2_000) if each.compression == compression)  # which has all columns
-    schema, broken = original.columns.schema, set[str]()
+    schema, broken = original.schema, set[str]()
     whole = decoded(memoryview(original.data), schema, None)
     for frame in re.finditer(re.escape(FRAMES[compression]), original.data):
         data, refused = bytearray(original.data), []
@@ -222,11 +223,11 @@ def test_what_is_not_asked_for_is_not_decompressed(compression: str) -> None:
 
 
 def test_bytes_that_are_no_record_batch_are_refused() -> None:
-    end, schema = b"\xff\xff\xff\xff\0\0\0\0", segment_schema(True).serialize().to_pybytes()
+    end, schema = b"\xff\xff\xff\xff\0\0\0\0", segment_schema(headers=True).serialize().to_pybytes()
     for data in (b"", b"rubbish", end, end[:-1] + b"\x7f", schema, schema * 2):
         for only in (None, *CHOICES):
             with pytest.raises((pa.ArrowException, OSError, EOFError)):
-                decoded(memoryview(data), segment_schema(True), only)
+                decoded(memoryview(data), segment_schema(headers=True), only)
 
 
 # --- malformed Arrow --------------------------------------------------------------------------------------------------

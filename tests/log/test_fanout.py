@@ -18,14 +18,13 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import destinations, fanout, writers
 from partq_spark.log.admin import alter_queue, delete_queue, subscribe, unsubscribe
 from partq_spark.log.connect import Namespace
-from partq_spark.log.destinations import FanPlan
+from partq_spark.log.destinations import FanPlan, matches
 from partq_spark.log.fanout import Fan, QueueOutcome, Unattracted
-from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import Staged
-from partq_spark.log.topics import matches
 from tests.log.queues import World, batch_of, head_of, lost, raise_floor, read, read_flat
 from tests.support.properties import examples
 from tests.support.way import Hooked

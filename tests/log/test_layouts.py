@@ -116,15 +116,16 @@ class History:
                     found[old.partition] = max(found.get(old.partition, 0), old.offset + 1)
         return found
 
-    def expected(self, partition: int) -> LayoutWait | None:
+    def expected(self, partition: int) -> tuple[int, dict[int, int]] | None:
+        """Up to where it may be delivered, and what it waits for."""
         reached = self.position(partition)
         for message in self.of(partition):
             if message.offset >= reached and (blockers := self.blockers(message.layout, partition)):
-                return LayoutWait(until=message.offset, waits_for=blockers)
+                return message.offset, blockers
         # What is published next, if the queue still has the partition.
         present = len(self.counts) - 1
         if partition < self.counts[present] and (blockers := self.blockers(present, partition)):
-            return LayoutWait(until=self.head.next[partition], waits_for=blockers)
+            return self.head.next[partition], blockers
         return None
 
     def compared(self) -> Mapping[int, LayoutWait | None]:
@@ -133,7 +134,8 @@ class History:
         known = layouts.concerned(self.head)
         reached = {p: self.position(p) for p in every}
         found = layouts.waits(self.head, {p: self.done[p] for p in known if p in self.done}, reached)
-        assert {p: found.get(p) for p in every} == {p: self.expected(p) for p in every}
+        told = {p: (wait.until, wait.waits_for) for p, wait in found.items()}
+        assert {p: told.get(p) for p in every} == {p: self.expected(p) for p in every}
         left = {m.partition for m in self.messages if self.is_left(m)}
         assert layouts.partitions_for(self.head, self.done) == tuple(
             p for p in every if p < self.counts[-1] or p in left

@@ -13,7 +13,6 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import admin, repetition
-from partq_spark.log.model import QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import (
     Full,
@@ -28,6 +27,7 @@ from partq_spark.log.publish import (
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import publish_tasks
 from partq_spark.log.segment import RUN_BYTES
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
 from partq_spark.objects.api import ObjectStore
 from tests.log import typed
@@ -55,7 +55,7 @@ def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
     head = queue.refresh()
     assert (first.sequence, second.sequence, head.sequence) == (2, 3, 3)
     assert (first.rows, first.duplicate, first.conflicts, first.begin) == (3, False, 0, {0: 0})
-    assert (second.per_partition, second.begin, second.generation) == ({0: 3}, {0: 3}, 0)
+    assert (second.per_partition, second.begin) == ({0: 3}, {0: 3})
     assert [[(s.segment, s.offset, s.rows) for s in e.slices] for e in head.entries] == [
         [(0, 0, 3)],
         [(0, 3, 1), (1, 4, 2)],

@@ -15,12 +15,13 @@ from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import destinations, names, segment
 from partq_spark.log.admin import subscribe
 from partq_spark.log.fanout import Fan
-from partq_spark.log.model import QueueConfig, Slice
+from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
+from partq_spark.log.schema.forms import check_batch, first_not_utf8
 from partq_spark.log.segment import Stager, read_slice
-from partq_spark.log.segment_columns import segment_columns, segment_schema
+from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
-from partq_spark.log.validation import check_batch, first_not_utf8, is_utf8
 from partq_spark.objects.api import ObjectStore
 from partq_spark.spark.columns import message_columns
 from tests.log.queues import World, empty_head
@@ -39,7 +40,7 @@ def stage(partitions: int = 4) -> Stage:
 
 
 def block_of(messages: list[Message], *, headers: bool = False) -> pa.RecordBatch:
-    schema = segment_schema(headers)
+    schema = segment_schema(headers=headers)
     columns = [[message[at] for message in messages] for at in range(len(schema))]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -108,10 +109,10 @@ def read_back(store: ObjectStore, made: StagedSegment) -> dict[int, list[tuple[A
     assert len(data) == made.bytes
     found: dict[int, list[tuple[Any, ...]]] = {}
     with pa.ipc.open_file(pa.py_buffer(data)) as file:
-        assert file.schema == segment_schema(made.headers)
+        assert file.schema == segment_schema(headers=made.headers)
         assert file.num_record_batches == len(made.slices)
         for index, piece in enumerate(slices_of(made)):
-            batch = read_slice(store, path_of(made), piece, segment_columns(None, headers=made.headers))
+            batch = read_slice(store, path_of(made), piece, segment_schema(headers=made.headers))
             assert batch.num_rows == piece.rows > 0
             assert file.get_batch(index).equals(batch)
             columns = [column.to_pylist() for column in batch.columns]
@@ -150,7 +151,7 @@ def limited(value_bytes: int, *, headers: bool) -> dict[str, pa.Array]:
     given_headers = [None, [], [{"key": "é", "value": b"123"}, {"key": "abc", "value": None}]]
     columns = {"key": texts(b"a", None, "ключx".encode()), "value": pa.array([b"1", b"1", b"v" * value_bytes])}
     return columns | (
-        {"headers": pa.array(given_headers, segment_schema(True).field("_headers").type)} if headers else {}
+        {"headers": pa.array(given_headers, segment_schema(headers=True).field("_headers").type)} if headers else {}
     )
 
 
@@ -218,7 +219,7 @@ def test_a_message_that_no_queue_takes_is_refused_by_its_row_and_nothing_is_stag
 def test_every_flipped_bit_and_every_missing_end_of_a_slice_is_noticed(world: World, compression: str) -> None:
     store = world.store
     made = some(put(store, block_of([("key", b"value %d" % n, None) for n in range(50)]), compression=compression))
-    name, piece, plain = path_of(made), slices_of(made)[0], segment_columns(None)
+    name, piece, plain = path_of(made), slices_of(made)[0], segment_schema()
     data = bytes(store.read(name))
     end = piece.start + piece.length
     bits = random.Random(compression).sample(range(8 * piece.start, 8 * end), 400)
@@ -259,8 +260,8 @@ def test_the_first_text_of_a_column_that_is_none_is_found(rows: int) -> None:
         for column in columns:
             assert first_not_utf8(column) == at + 1
             assert first_not_utf8(column.slice(1)) == at
-            assert is_utf8(column.slice(0, at + 1))
-            assert is_utf8(column.slice(at + 2))
+            assert first_not_utf8(column.slice(0, at + 1)) is None
+            assert first_not_utf8(column.slice(at + 2)) is None
     for column in (pa.array([BAD]), pa.array([1, None]), pa.nulls(3), pa.array([[BAD]])):
         assert first_not_utf8(column) is None, "bytes and numbers are no texts"
 
@@ -268,6 +269,6 @@ def test_the_first_text_of_a_column_that_is_none_is_found(rows: int) -> None:
 def test_texts_are_not_looked_at_again_when_they_are_read() -> None:
     """What lies under a null is no message's, and nobody looked at it when it was published."""
     batch = pa.RecordBatch.from_arrays(
-        [texts(b"a", BAD), pa.array([b"1", b"2"]), headers_of(BAD, b"h")], schema=segment_schema(True)
+        [texts(b"a", BAD), pa.array([b"1", b"2"]), headers_of(BAD, b"h")], schema=segment_schema(headers=True)
     )
     check_batch(batch, thoroughly=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log.admin import delete_queue, subscribe
-from partq_spark.log.topics import Attraction, checked_subscription, checked_topic, matches
+from partq_spark.log.destinations import Attraction, checked_subscription, checked_topic, matches
 from partq_spark.objects.api import Document
 from tests.log.queues import World, document_of, head_of
 

@@ -21,13 +21,13 @@ from msgspec import structs
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
-from partq_spark.log.admin import alter_queue, create_queue, delete_queue, list_queues, remove_remains, subscribe
+from partq_spark.log.admin import alter_queue, create_queue, delete_queue, remove_remains, subscribe
 from partq_spark.log.compaction import compact
 from partq_spark.log.connect import Namespace
 from partq_spark.log.destinations import plan_topic
 from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.groups import create_group
-from partq_spark.log.model import FORMAT, Head, QueueConfig
+from partq_spark.log.model import FORMAT, Head
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, check_stage, check_version, publish
@@ -37,6 +37,7 @@ from partq_spark.log.schema.columns import Column, Columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added
 from partq_spark.log.segment import read_slice
 from partq_spark.log.segment_columns import HEADERS
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from tests.log import typed
@@ -50,12 +51,12 @@ SECOND_US = 1_000_000
 
 
 def test_what_was_written_before_there_were_typed_queues_is_read_and_written_as_ever() -> None:
-    raw, body = json.loads(codec.encode_head(TYPED))["head"], HEADS.raw
+    raw, body = json.loads(codec.HEAD.seal(TYPED))["head"], HEADS.raw
     assert (raw["format"], raw["columns"]["columns"][0]["former"]) == (2, [["INT", 1]])
     assert (body["format"], body["columns"]) == (1, None)
     assert "schema_version" not in body["entries"][0]
     del body["columns"]
-    assert codec.decode_head(sealed("head", json.dumps(body).encode()), "here") == HEAD
+    assert codec.HEAD.open(sealed("head", json.dumps(body).encode()), "here") == HEAD
 
 
 def test_types_that_no_queue_has_are_refused_when_they_are_used() -> None:
@@ -105,7 +106,7 @@ def test_software_that_knows_no_columns_harms_neither_a_typed_queue_nor_an_untyp
 
     with monkeypatch.context() as patched:
         former = JsonDocument("head", Head, format_number=FORMAT, repair="", upgrade="install it", other_format=Invalid)
-        patched.setattr(codec, "_HEAD", former)
+        patched.setattr(codec, "HEAD", former)
         send(world.handle(), values(20))
         typed.compact_all(world, plain)
         assert sum(each.deleted for each in rounds(world, 3)) > 0
@@ -116,8 +117,8 @@ def test_software_that_knows_no_columns_harms_neither_a_typed_queue_nor_an_untyp
             with pytest.raises(Invalid, match=r"rows/_head\.json has format 2, this partq reads format 1: install it"):
                 act(world.handle("rows"))
             assert stored(world, "rows") == before, name
-        found = list_queues(world.store, "default")
-        assert ({*found.readable}, {*found.problems}) == ({"orders"}, {"rows"})
+        found = Namespace(world.store, "default")
+        assert ([queue.name for queue in found.queues(to_publish=False)], [*found.problems]) == (["orders"], ["rows"])
         with pytest.raises(Invalid, match=r"format 2.* What queue 'rows' attracts cannot be known"):
             list(Namespace(world.store, "default").queues())
 

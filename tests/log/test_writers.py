@@ -98,7 +98,7 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
             batch=0, owner=None, token=f"{number:016x}", sequence=number, time_us=head.time_us, sum="0" * 16
         )
         more = {**head.writers, f"publish-id:import of file {number:09}": record}
-        head = writers.rolled(replace(head, writers=more), 1, queue.create_blob, queue.load_page, queue.sizes)
+        head = writers.rolled(queue, replace(head, writers=more), 1)
     queue.swap(replace(head, sequence=head.sequence + 1))
     assert len(head.writer_pages) <= 4 * LOG_SIZES.page_fan_out
     assert max(page.writers for page in head.writer_pages) == LOG_SIZES.page_writers

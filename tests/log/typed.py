@@ -10,14 +10,14 @@ import pyarrow as pa
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.schema.conform import Taking, chosen_columns
+from partq_spark.log.schema.conform import Conversion, chosen_columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import RUN_BYTES, Stager
-from partq_spark.log.segment_columns import segment_columns
+from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from tests.log.queues import HOUR_US, World, everything
 
@@ -43,13 +43,13 @@ def create(
 def batch_of(rows: Sequence[Row], stage: Stage, *, headers: Sequence[Any] | None = None) -> pa.RecordBatch:
     """Rows with the columns of a stage's segment; what is not given is null."""
     assert stage.columns is not None
-    schema = segment_columns(stage.columns, headers=headers is not None).schema
+    schema = segment_schema(stage.columns, headers=headers is not None)
     fields = [[row.get(name) for row in rows] for name in schema.names]
     if headers is not None:
         fields[-1] = list(headers)
     columns = [pa.array(values, field.type) for values, field in zip(fields, schema, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    taken = Taking.of(schema_of(stage.columns), schema_of(stage.columns))(batch)
+    taken = Conversion.to_queue(schema_of(stage.columns), schema_of(stage.columns))(batch)
     return taken if headers is None else batch
 
 

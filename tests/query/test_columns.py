@@ -145,7 +145,7 @@ def piece(partition: int, offset: int, rows: int, *, headers: bool = False, is_t
     content = [pa.array(at, pa.int64())] if is_typed else [pa.array(keys, pa.string()), pa.array(map(bytes_of, at))]
     if headers:
         content.append(pa.array([[{"key": "at", "value": bytes_of(each)}] for each in at], HEADERS))
-    schema = schema_of(NUMBER) if is_typed else segment_schema(headers)
+    schema = schema_of(NUMBER) if is_typed else segment_schema(headers=headers)
     batch = pa.RecordBatch.from_arrays(content, schema=schema)
     return Piece(partition, offset, 1_000_000 + partition, batch)
 
@@ -223,7 +223,7 @@ def test_small_pieces_are_joined_and_large_ones_cut_without_a_copy() -> None:
 def test_no_batch_is_larger_than_the_limit_unless_one_message_is(sizes: list[int]) -> None:
     """Also where a few large messages lie among many small ones: their average says nothing."""
     content = [pa.nulls(len(sizes), pa.string()), pa.array([b"." * size for size in sizes], pa.binary())]
-    given_piece = Piece(0, 0, 0, pa.RecordBatch.from_arrays(content, schema=segment_schema(False)))
+    given_piece = Piece(0, 0, 0, pa.RecordBatch.from_arrays(content, schema=segment_schema()))
     found = made([given_piece, given_piece._replace(offset=len(sizes))])
     assert all(chunk.nbytes <= MOST_BYTES or len(chunk) == 1 for chunk in found.column("value").chunks)
     assert found.column("offset").to_pylist() == list(range(2 * len(sizes)))
@@ -234,9 +234,7 @@ def test_a_value_that_is_asked_for_as_text_and_is_not_utf8_is_named(bad: int) ->
     """Queue, partition and offset, wherever the piece was cut, and what to ask for instead."""
     contents = [b"gr\xc3\xb6\xc3\x9fe"] * 50_000
     contents[bad] = b"\xc3"
-    batch = pa.RecordBatch.from_arrays(
-        [pa.nulls(50_000, pa.string()), pa.array(contents)], schema=segment_schema(False)
-    )
+    batch = pa.RecordBatch.from_arrays([pa.nulls(50_000, pa.string()), pa.array(contents)], schema=segment_schema())
     given_piece, text = (
         Piece(3, 100, 0, batch),
         message_columns(wanted_source_columns([("offset", "bigint"), ("value", "string")])),
@@ -277,7 +275,7 @@ def filled(plan: Plan, columns: Columns | None, compression: str = "lz4", *, com
             rows = typed.batch_of(batch.to_pylist(), stage, headers=pairs if headers else None)
         elif headers:
             stored = [*batch.columns, pa.array(pairs, HEADERS)]
-            rows = pa.RecordBatch.from_arrays(stored, schema=segment_schema(True))
+            rows = pa.RecordBatch.from_arrays(stored, schema=segment_schema(headers=True))
         else:
             rows = batch
         with Stager(queue.store, stage, seed=str(number), headers=headers, compression=compression) as stager:
@@ -299,7 +297,7 @@ def read(queue: QueueLog, wanted: WantedColumns, ranges: tree.Wanted, below: dic
 def untyped_rows(count: int) -> pa.RecordBatch:
     keys = pa.array([None if row % 4 == 1 else f"k{row % 5}" for row in range(count)], pa.string())
     contents = pa.array([f"größe {row}" for row in range(count)]).cast(pa.binary())
-    return pa.RecordBatch.from_arrays([keys, contents], schema=segment_schema(False))
+    return pa.RecordBatch.from_arrays([keys, contents], schema=segment_schema())
 
 
 @pytest.mark.parametrize("headers", [False, True])

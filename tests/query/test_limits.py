@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.log.model import Entry, Head, QueueConfig, Slice
+from partq_spark.log.model import Entry, Head, Slice
+from partq_spark.log.settings import QueueConfig
 from partq_spark.query import limits, planning
 from partq_spark.query.limits import BatchLimits, Unacknowledged
 from partq_spark.query.planning import Losses

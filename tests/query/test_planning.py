@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.group.claims import Claim, Position, Standing, View
-from partq_spark.log.model import Head, Origin, QueueConfig
+from partq_spark.log.model import Head, Origin
+from partq_spark.log.settings import QueueConfig
 from partq_spark.query import offsets
 from partq_spark.query.acknowledgements import GivenOut, RoundPosition
 from partq_spark.query.limits import BatchLimits

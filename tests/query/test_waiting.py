@@ -12,7 +12,8 @@ import pytest
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, Standing, View
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import Head
+from partq_spark.log.settings import QueueConfig
 from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying

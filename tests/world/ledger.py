@@ -81,7 +81,7 @@ class Ledger:
         """A document was written."""
         if name != f"{self._folder}_head.json":
             return
-        head, before = codec.decode_head(body, name), self.head
+        head, before = codec.HEAD.open(body, name), self.head
         self.head = head
         self.messages += [[] for _ in head.next[len(self.messages) :]]
         if before is not None:
@@ -205,10 +205,10 @@ class Ledger:
             data = self._peek(f"{self._folder}_log/{head.queue_id}/{ref.name}")
             demand(data is not None, "the head names what is not there:", ref.name)
             assert data is not None
-            below = () if ref.level == 0 else codec.decode_refs(data, ref)
-            own = codec.decode_entries(data, ref) if ref.level == 0 else ()
-            self._children[ref.name] = below
-            self._flat[ref.name] = (*own, *(entry for each in below for entry in self._entries_of(head, each)))
+            chunk = codec.decode_chunk(data, ref)
+            self._children[ref.name] = chunk.chunks
+            below = (entry for each in chunk.chunks for entry in self._entries_of(head, each))
+            self._flat[ref.name] = (*below, *chunk.entries)
         return self._flat[ref.name]
 
     def _segment(self, head: Head, entry: Entry, index: int) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from partq_spark.group.codec import decode_lease, decode_state
 from partq_spark.group.documents import Found, Value
 from partq_spark.group.ownership.encoding import decode_flow, decode_version
-from partq_spark.log.codec import decode_head
+from partq_spark.log.codec import HEAD
 from partq_spark.log.partitioner import partition_of
 from tests.world.facts import Beaten, Checkpointed, Decided, Led, Part
 
@@ -17,7 +17,7 @@ NUMBERS: Final = ("epoch", "offset", "redelivered_below", "may_reach")
 
 def groups_of(head: bytes, name: str) -> dict[str, int]:
     """The groups of a queue, and since when each is there, by the number of a head."""
-    return {group: found.since_sequence for group, found in decode_head(head, name).groups.items()}
+    return {group: found.since_sequence for group, found in HEAD.open(head, name).groups.items()}
 
 
 def key_of(partition: int, among: int) -> str:

@@ -29,11 +29,11 @@ from partq_spark.client.json_values import ExactDecoder, number
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.client.tables import headers_taking, taken_headers
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.schema.conform import Taking
+from partq_spark.log.schema.conform import Conversion
+from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_columns, segment_schema
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Stage
-from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
@@ -125,7 +125,7 @@ class Rows:
             return (*taker.take(row), headers)
 
         # Whether a later line has headers nobody knows yet.
-        made = partial(_from_values, segment_columns(self.columns, headers=True).schema)
+        made = partial(_from_values, segment_schema(self.columns, headers=True))
         return MessageSource(file, file.parts(take), made)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
@@ -151,12 +151,12 @@ class Rows:
 
         return MessageSource(file, file.parts([*names, *([] if headers is None else [HEADERS_NAME])]), made)
 
-    def _taking(self, name: str, given: pa.Schema) -> Taking:
+    def _taking(self, name: str, given: pa.Schema) -> Conversion:
         """How the queue takes a file's columns. Raises `Invalid` that names the file and the first that does not
         fit.
         """
         try:
-            return Taking.of(given, schema_of(self.columns))
+            return Conversion.to_queue(given, schema_of(self.columns))
         except Invalid as error:
             raise Invalid(f"{name}: queue {self.stage.queue!r} cannot take these rows: {error}") from None
 
@@ -222,7 +222,7 @@ class KeysAndValues:
             return self._key(shape.key, line[1]), line[0].strip().encode()
 
         # Whether a later line has headers nobody knows yet, and all segments of a publish have the same columns.
-        made = partial(_from_values, segment_schema(not shape.whole))
+        made = partial(_from_values, segment_schema(headers=not shape.whole))
         return MessageSource(file, file.parts(whole if shape.whole else message), made, meaning=shape.meaning)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
@@ -309,7 +309,7 @@ def _from_table(
         arrays = [key, _value(columns["value"], name)]
         if "headers" in columns:
             arrays.append(_headers(columns["headers"], name))
-        return pa.RecordBatch.from_arrays(arrays, schema=segment_schema("headers" in columns))
+        return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers="headers" in columns))
     for column in () if untyped else columns:  # what has no types was decoded when it was read
         bad = first_not_utf8(columns[column])
         if bad is not None:
@@ -318,7 +318,7 @@ def _from_table(
                 "binary (it becomes base64), or encode it"
             )
     value = json_text.objects(columns, untyped=untyped).cast(pa.binary())
-    return pa.RecordBatch.from_arrays([key, value], schema=segment_schema(False))
+    return pa.RecordBatch.from_arrays([key, value], schema=segment_schema())
 
 
 def _key(column: pa.Array, key: str) -> pa.Array:

@@ -1,7 +1,7 @@
 """Columns that are given, brought to those that are wanted: what a publisher hands over to a queue's columns, and
 slices of any version to the columns and types that a reader loaded. Pure.
 
-The columns are compared before anything runs (`Taking`, `Bringing`); each batch is then converted. Of what is taken
+The columns are compared before anything runs (`Conversion`); each batch is then converted. Of what is taken
 every value that Spark or Arrow would let pass and others could not read is refused with its row and column (interface,
 "Typed queues"). What is read was looked at then: it is null for what came later, widened, or narrowed with a check.
 """
@@ -22,9 +22,8 @@ from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.base.timestamps import EPOCH
 from partq_spark.log.schema.columns import Column, Columns, find_name, shown_names
 from partq_spark.log.schema.ddl import parse_type, type_text
-from partq_spark.log.schema.forms import as_form, entries_of
+from partq_spark.log.schema.forms import as_form, entries_of, first_bad, first_not_utf8
 from partq_spark.log.schema.types import filled, normal, widens, without_not_null
-from partq_spark.log.validation import first_bad, first_not_utf8
 
 _DAY_US: Final = 86_400_000_000
 _FIRST_DAY: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH).days
@@ -32,18 +31,20 @@ _DAYS_END: Final = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH).days + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
-    """How batches of certain columns become a queue's: for each of its columns, in order, where it stands in what is
-    given; None: it is not given, and is null.
+class Conversion:
+    """How batches of certain columns become others, those of `schema`: for each of these, in order, where it stands in
+    what is given (None: it is not there, and is null), and what is made of it. Made once for many batches.
     """
 
     schema: pa.Schema
     places: tuple[int | None, ...]
+    one: Callable[[pa.Array, pa.Field], pa.Array]
 
     @classmethod
-    def of(cls, given: pa.Schema, schema: pa.Schema, *, beside: Sequence[str] = ()) -> Taking:
-        """`given` may have the columns `beside`, which are not the queue's, too. Names match exactly, else in another
-        case. Raises `Invalid` for the first column that does not fit, with both types.
+    def to_queue(cls, given: pa.Schema, schema: pa.Schema, *, beside: Sequence[str] = ()) -> Conversion:
+        """From what is published to a queue's columns. `given` may have the columns `beside`, which are not the
+        queue's, too. Names match exactly, else in another case. Raises `Invalid` for the first column that does not
+        fit, with both types.
         """
         places: dict[str, int] = {}
         names = schema.names
@@ -72,25 +73,25 @@ class Taking:
                     f"column {field.name!r} ({type_text(field.type)} NOT NULL) is missing: the queue needs it in every"
                     " row"
                 )
-        return cls(schema, tuple(places.get(name) for name in names))
+        return cls(schema, tuple(places.get(name) for name in names), _conformed)
+
+    @classmethod
+    def to_reader(cls, given: pa.Schema, schema: pa.Schema) -> Conversion | None:
+        """From the columns of slices to those of a reader. None: they are the same, and nothing is to be done."""
+        if given.names == schema.names and given.types == schema.types:
+            return None
+        there = {name: index for index, name in enumerate(given.names)}
+        return cls(schema, tuple(there.get(name) for name in schema.names), _loaded)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the queue's columns. Raises `BadRow` with the column of a value that cannot be taken."""
-        return _brought(batch, self.schema, self.places, _conformed)
-
-
-def _brought(
-    batch: pa.RecordBatch,
-    schema: pa.Schema,
-    places: Sequence[int | None],
-    one: Callable[[pa.Array, pa.Field], pa.Array],
-) -> pa.RecordBatch:
-    """The batch with the columns of `schema`: each what `one` makes of the column at its place, or null."""
-    columns = [
-        pa.nulls(batch.num_rows, field.type) if place is None else one(batch.column(place), field)
-        for field, place in zip(schema, places, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        """The batch with the columns of `schema`. Raises `BadRow` with the column of the first value that a queue does
+        not take, or that does not fit a type that was widened after the reader had loaded it.
+        """
+        columns = [
+            pa.nulls(batch.num_rows, field.type) if place is None else self.one(batch.column(place), field)
+            for field, place in zip(self.schema, self.places, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def _conformed(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -98,7 +99,7 @@ def _conformed(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         found = as_form(column, field.type)
     except pa.ArrowInvalid as error:
-        row = first_bad(column, lambda part: _is_form(part, field.type))
+        row = first_bad(column, lambda part: as_form(part, field.type))
         value = str(column[row].as_py())[:60]
         said = f"{value} of type {column.type} is no {type_text(field.type)} ({error})"
         raise _refused(row, field.name, said) from None
@@ -119,14 +120,6 @@ def _fits(given: pa.DataType, wanted: pa.DataType, *, nullable: bool) -> bool:
 def _said(kind: pa.DataType) -> str:
     found = normal(kind)
     return str(kind) if found is None else type_text(found)
-
-
-def _is_form(column: pa.Array, kind: pa.DataType) -> bool:
-    try:
-        as_form(column, kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 # ---- what is refused
@@ -247,34 +240,10 @@ def map_key(key: object) -> str:
 # ---- reading
 
 
-@dataclass(frozen=True, slots=True)
-class Bringing:
-    """How slices with certain columns become a reader's: for each of the reader's columns, in order, where it stands in
-    a slice; None: it came later, and is null. Made once for many slices.
-    """
-
-    schema: pa.Schema
-    places: tuple[int | None, ...]
-
-    @classmethod
-    def of(cls, given: pa.Schema, schema: pa.Schema) -> Bringing | None:
-        """From the columns of slices to those of a reader. None: they are the same, and nothing is to be done."""
-        if given.names == schema.names and given.types == schema.types:
-            return None
-        there = {name: index for index, name in enumerate(given.names)}
-        return cls(schema, tuple(there.get(name) for name in schema.names))
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the reader's columns. Raises `BadRow` for the first value that does not fit a type that was
-        widened after the reader had loaded it.
-        """
-        return _brought(batch, self.schema, self.places, _loaded)
-
-
 def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """A batch with columns of an earlier version as one with the columns of `schema`, of which none is narrower."""
-    bringing = Bringing.of(batch.schema, schema)
-    return batch if bringing is None else bringing(batch)
+    conversion = Conversion.to_reader(batch.schema, schema)
+    return batch if conversion is None else conversion(batch)
 
 
 def _loaded(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -283,17 +252,16 @@ def _loaded(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     if is_.is_nested(field.type):
         return as_form(column, field.type)  # no nested column is widened: less is NOT NULL in the reader's type
-    found = _cast(column, field.type)
-    if found is None:
-        row = first_bad(column, lambda part: _cast(part, field.type) is not None)
-        raise _refused(
-            row,
-            field.name,
+    try:
+        return _cast(column, field.type)
+    except pa.ArrowInvalid:
+        row = first_bad(column, lambda part: _cast(part, field.type))
+        said = (
             f"{column[row].as_py()} does not fit {type_text(field.type)}, the type that this query loaded; the column "
             f"is {type_text(column.type)} by now: load again (stop the query and start it, or name the column's new "
-            "type in .schema())",
+            "type in .schema())"
         )
-    return found
+        raise _refused(row, field.name, said) from None
 
 
 def chosen_columns(columns: Columns, wanted: pa.Schema) -> pa.Schema:
@@ -341,18 +309,12 @@ def _gives(kind: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(kind == wanted)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The same values as `kind`; None if one of them does not fit."""
-    try:
-        found = column.cast(kind)
-    except pa.ArrowInvalid:
-        return None
-    if is_.is_float32(kind) and not _same(column, found.cast(column.type)):
-        return None  # Arrow rounds without a word
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as `kind`. Raises `pa.ArrowInvalid` if one of them does not fit."""
+    found = column.cast(kind)
+    if is_.is_float32(kind):  # Arrow rounds without a word
+        back = found.cast(column.type)
+        same = pc.or_(pc.equal(column, back), pc.and_(pc.is_nan(column), pc.is_nan(back)))
+        if not pc.all(same, min_count=0).as_py():  # without the nulls
+            raise pa.ArrowInvalid("rounded")
     return found
-
-
-def _same(left: pa.Array, right: pa.Array) -> bool:
-    """Whether numbers with a point are equal, row by row; NaN equals NaN. Both are null in the same rows."""
-    equal = pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    return bool(pc.all(equal, min_count=0).as_py())  # without the nulls

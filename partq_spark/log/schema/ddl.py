@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.columns import name_text
-from partq_spark.log.schema.types import MAX_DEPTH, TIMESTAMP, TIMESTAMP_NTZ, TOO_DEEP, check_columns, list_of, map_of
+from partq_spark.log.schema.types import MAX_DEPTH, SIMPLE_TYPES, TOO_DEEP, check_columns, list_of, map_of
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a DDL: the head carries it, and every publish writes the head."""
@@ -36,26 +36,6 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 
-_SIMPLE: Final[Mapping[str, pa.DataType]] = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "BYTE": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "SHORT": pa.int16(),
-    "INT": pa.int32(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "LONG": pa.int64(),
-    "FLOAT": pa.float32(),
-    "REAL": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": TIMESTAMP,
-    "TIMESTAMP_LTZ": TIMESTAMP,
-    "TIMESTAMP_NTZ": TIMESTAMP_NTZ,
-}
 _DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
 
 
@@ -116,7 +96,7 @@ def _column_text(field: pa.Field, between: str) -> str:
     return f"{name_text(field.name)}{between}{type_text(field.type)}{not_null}"
 
 
-_TEXTS: Final[Mapping[pa.DataType, str]] = {kind: text for text, kind in reversed(tuple(_SIMPLE.items()))}
+_TEXTS: Final[Mapping[pa.DataType, str]] = {kind: text for text, kind in reversed(tuple(SIMPLE_TYPES.items()))}
 
 
 class _Parser:
@@ -126,7 +106,7 @@ class _Parser:
         self._next = next(self._tokens)
 
     def columns(self) -> list[pa.Field]:
-        found = self._fields(self._column)
+        found = self._fields(1)
         self._end()
         return found
 
@@ -135,24 +115,22 @@ class _Parser:
         self._end()
         return kind
 
-    def _fields(self, one: Callable[[], pa.Field]) -> list[pa.Field]:
-        found = [one()]
+    def _fields(self, depth: int) -> list[pa.Field]:
+        found = [self._field(depth)]
         while self._took(","):
-            found.append(one())
+            found.append(self._field(depth))
         return found
 
-    def _column(self) -> pa.Field:
-        return self._rest_of_field(self._name(), 1)
-
-    def _rest_of_field(self, name: str, depth: int) -> pa.Field:
+    def _field(self, depth: int) -> pa.Field:
+        """A column, or, deeper, a field of a STRUCT, which may have a colon."""
+        name = self._name()
+        if depth > 1:
+            self._took(":")
         kind = self._type(depth)
-        nullable = True
-        if self._next.word == "NOT":
-            self._take()
-            self._keyword("NULL")
-            nullable = False
-        if self._next.word == "COMMENT":
-            self._take()
+        nullable = not self._took_word("NOT")
+        if not nullable and not self._took_word("NULL"):
+            raise self._unexpected("NULL")
+        if self._took_word("COMMENT"):
             if self._next.kind != "string":
                 raise self._unexpected("a comment in quotes")
             self._take()
@@ -188,7 +166,7 @@ class _Parser:
             return self._nested(token, depth + 1)
         if token.word in _DECIMALS:
             return self._decimal(token)
-        kind = _SIMPLE.get(token.word)
+        kind = SIMPLE_TYPES.get(token.word)
         if kind is None:
             raise _refused(token.at, f"type {token.text!r} is none that a queue keeps: it keeps {_kept()}")
         if self._next.text == "(":
@@ -208,14 +186,9 @@ class _Parser:
         elif self._next.text == ">":
             raise _refused(token.at, "STRUCT<> has no field: name at least one")
         else:
-            kind = pa.struct(self._fields(lambda: self._struct_field(depth)))
+            kind = pa.struct(self._fields(depth))
         self._mark(">")
         return kind
-
-    def _struct_field(self, depth: int) -> pa.Field:
-        name = self._name()
-        self._took(":")
-        return self._rest_of_field(name, depth)
 
     def _decimal(self, token: _Token) -> pa.DataType:
         precision, scale = 10, 0
@@ -254,10 +227,11 @@ class _Parser:
         if not self._took(mark):
             raise self._unexpected(repr(mark))
 
-    def _keyword(self, word: str) -> None:
+    def _took_word(self, word: str) -> bool:
         if self._next.word != word:
-            raise self._unexpected(word)
+            return False
         self._take()
+        return True
 
     def _end(self) -> None:
         if self._next.kind != "end":
@@ -315,28 +289,26 @@ def parse_struct_json(text: str) -> pa.Schema:
     """
     try:
         found = json.loads(text)
-        fields = found["fields"] if found["type"] == "struct" else None
     except RecursionError:
         raise Invalid(f"schema is {TOO_DEEP}") from None
-    except (ValueError, TypeError, KeyError):
-        fields = None
-    if not isinstance(fields, list):
-        raise Invalid("schema is no JSON of a StructType: give the text of StructType.json(), or a DDL")
-    schema = pa.schema([_json_field(field, "", 1) for field in fields])
+    except ValueError:
+        found = None
+    match found:
+        case {"type": "struct", "fields": [*fields]}:
+            schema = pa.schema([_json_field(field, "", 1) for field in fields])
+        case _:
+            raise Invalid("schema is no JSON of a StructType: give the text of StructType.json(), or a DDL")
     check_columns(schema)
     return schema
 
 
 def _json_field(found: Any, path: str, depth: int) -> pa.Field:
-    try:
-        name, kind, nullable = found["name"], found["type"], found["nullable"]
-        collated = _COLLATIONS in (found.get("metadata") or {})
-    except (TypeError, KeyError, AttributeError):
-        raise _refused_column(path, "is no field of a StructType") from None
-    where = f"{path}.{name}" if path else str(name)
-    if not isinstance(name, str) or not isinstance(nullable, bool):
-        raise _refused_column(where, "is no field of a StructType")
-    if collated:
+    match found:
+        case {"name": str(name), "type": kind, "nullable": bool(nullable)}:
+            where = f"{path}.{name}" if path else name
+        case _:
+            raise _refused_column(path, "is no field of a StructType")
+    if _COLLATIONS in (found.get("metadata") or ()):
         raise _refused_column(where, "has a collation, which is not kept: leave it out, and name it where you compare")
     return pa.field(name, _json_type(kind, where, depth), nullable)
 
@@ -344,20 +316,17 @@ def _json_field(found: Any, path: str, depth: int) -> pa.Field:
 def _json_type(found: Any, where: str, depth: int) -> pa.DataType:
     if depth > MAX_DEPTH:
         raise _refused_column(where, f"is {TOO_DEEP}")
-    if isinstance(found, str) and _JSON_TYPE.fullmatch(found):
-        with suppress(Invalid):
-            return parse_type(found)
-    kind = found.get("type") if isinstance(found, dict) else None
-    try:
-        if kind == "array":
-            return list_of(_json_type(found["elementType"], f"{where}.element", depth + 1))
-        if kind == "map":
-            key = _json_type(found["keyType"], f"{where}.key", depth + 1)
-            return map_of(key, _json_type(found["valueType"], f"{where}.value", depth + 1))
-        if kind == "struct" and found["fields"]:
-            return pa.struct([_json_field(field, where, depth + 1) for field in found["fields"]])
-    except (KeyError, TypeError):
-        pass
+    match found:
+        case {"type": "array", "elementType": element}:
+            return list_of(_json_type(element, f"{where}.element", depth + 1))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            kind = _json_type(key, f"{where}.key", depth + 1)
+            return map_of(kind, _json_type(value, f"{where}.value", depth + 1))
+        case {"type": "struct", "fields": [_, *_] as fields}:
+            return pa.struct([_json_field(field, where, depth + 1) for field in fields])
+        case str() if _JSON_TYPE.fullmatch(found):
+            with suppress(Invalid):
+                return parse_type(found)
     raise _refused_column(
         where, f"has type {str(found)[:60]!r}, which a queue does not keep: cast it, or keep it as text"
     )

@@ -1,5 +1,6 @@
-"""The same values in another form of Arrow's, as the texts that keys are, and their bytes. Pure; knows no queue and
-refuses nothing.
+"""What Arrow does not do by itself with columns: the same values in another form, as the texts that keys are, and their
+bytes; that texts are UTF-8, and that a record batch which came from a store is what its metadata says. Pure; knows no
+store and no queue.
 
 What is nested is taken apart and built anew: where a struct is null, Spark's JVM has null in its fields too, be they
 NOT NULL, and Arrow's own casts refuse that in places (26.0); of list views they make other lists.
@@ -8,7 +9,7 @@ NOT NULL, and Arrow's own casts refuse that in places (26.0); of list views they
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -167,3 +168,97 @@ def _view_lengths(column: pa.Array) -> pa.Array:
     first, end = 4 * column.offset, 4 * (column.offset + len(column))
     lengths = pa.Array.from_buffers(pa.int32(), end, [None, column.buffers()[1]]).take(pa.arange(first, end, 4))
     return pc.if_else(column.is_valid(), lengths, _ZERO).cast(pa.int64())
+
+
+# ---- what Arrow believes
+
+# Neither Spark nor Parquet checks that a STRING is UTF-8, and Arrow believes both. What is published unchecked would
+# fail in every reader. A segment's checksum proves that its bytes are those that were published, not that they are
+# sound: wrong offsets would lead a reader out of Arrow's buffers.
+
+
+def first_bad(column: pa.Array, look: Callable[[pa.Array], object]) -> int:
+    """The index of the first value of which `look`, at a part of the column that has it, raises `pa.ArrowInvalid`;
+    there is one.
+    """
+    first, rows = 0, len(column)
+    while rows > 1:
+        half = rows // 2
+        try:
+            look(column.slice(first, half))
+        except pa.ArrowInvalid:
+            rows = half
+        else:
+            first, rows = first + half, rows - half
+    return first
+
+
+def check_utf8(column: pa.Array) -> None:
+    """Raises `pa.ArrowInvalid` unless all texts in the column, nested ones too, are UTF-8; bytes may be anything."""
+    kind = column.type
+    if is_.is_string(kind) or is_.is_large_string(kind):
+        large = is_.is_large_string(kind)
+        if not _is_ascii(column, large=large):
+            # There and back copies nothing and looks at each byte: 3 to 7 ms for a million keys.
+            column.cast(pa.large_binary() if large else pa.binary()).cast(kind)
+    elif is_.is_dictionary(kind):
+        check_utf8(column.dictionary_decode())
+    elif is_.is_struct(kind):
+        for field in column.flatten():
+            check_utf8(field)
+    elif is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        check_utf8(column.flatten())
+
+
+def _is_ascii(column: pa.Array, *, large: bool) -> bool:
+    """Whether all texts in the column are ASCII, looked at as one: short ones one by one take ten times as long."""
+    _, offsets, data = column.buffers()
+    if len(column) == 0 or data is None:
+        return True
+    code, width = ("=q", 8) if large else ("=i", 4)
+    (first,) = struct.unpack_from(code, offsets, width * column.offset)
+    (end,) = struct.unpack_from(code, offsets, width * (column.offset + len(column)))
+    return data.slice(first, end - first).to_pybytes().isascii()  # type: ignore[no-any-return]
+
+
+def first_not_utf8(column: pa.Array) -> int | None:
+    """The index of the first row with a text that is not UTF-8; None if all are."""
+    try:
+        check_utf8(column)
+    except pa.ArrowInvalid:
+        return first_bad(column, check_utf8)
+    return None
+
+
+def check_batch(batch: pa.RecordBatch, *, thoroughly: bool) -> None:
+    """Raises `pa.ArrowInvalid`. Sizes, lengths and both ends of all offsets take 0.3 µs, however long the batch is.
+
+    `thoroughly`: every offset too, which makes reading 7 to 25 % dearer: for callers that do much more with the batch.
+    Texts were looked at when they were published (`first_not_utf8`), and what lies under a null was not.
+    """
+    batch.validate()
+    for index, field in enumerate(batch.schema):
+        if not field.nullable and batch.column(index).null_count:
+            raise pa.ArrowInvalid(f"column {field.name} has nulls, it may have none")
+    if thoroughly:
+        for column in batch.columns:
+            _as_bytes(column).validate(full=True)
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """The same without texts and decimals, of which Arrow's full check would ask that they are UTF-8 and have no digit
+    too many, under a null too.
+    """
+    kind = column.type
+    if is_.is_string(kind):
+        return column.view(pa.binary())
+    if is_.is_decimal(kind):
+        return column.view(pa.binary(kind.byte_width))
+    if is_.is_list(kind) or is_.is_map(kind):
+        items = column.values  # of a map structs of keys and values
+        _as_bytes(items).validate(full=True)
+        return pa.ListArray.from_arrays(column.offsets, pa.nulls(len(items)))  # its own offsets are left to look at
+    if is_.is_struct(kind):
+        fields = [column.field(index) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays([_as_bytes(field) for field in fields], names=[field.name for field in kind])
+    return column

@@ -7,7 +7,7 @@ NULL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -36,9 +36,28 @@ _OTHERS: Final = {
     pa.date64(): pa.date32(),
 }
 """Other forms of the same values, or of some of them."""
-_AS_THEY_ARE: Final = frozenset(
-    (*_WHOLE, pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), TIMESTAMP, TIMESTAMP_NTZ)
-)
+SIMPLE_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMP_LTZ": TIMESTAMP,
+    "TIMESTAMP_NTZ": TIMESTAMP_NTZ,
+}
+"""By the words of Spark's DDL for them: those that are in the normal form as they are."""
+_AS_THEY_ARE: Final = frozenset(SIMPLE_TYPES.values())
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
@@ -195,16 +214,7 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     return bool(narrow == pa.float32() and wide == pa.float64())
 
 
-KEY_TYPES: Final = (
-    pa.string(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.bool_(),
-    pa.date32(),
-    pa.binary(),
-)
+KEY_TYPES: Final = (pa.string(), *_WHOLE, pa.bool_(), pa.date32(), pa.binary())
 """Types whose values Spark casts to STRING in the same way in all sessions."""
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.schema.conform import Bringing, Taking
+from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.forms import as_form, pieces, row_bytes
 from partq_spark.log.schema.types import list_of, map_of, normal_schema
@@ -25,7 +25,7 @@ from tests.log.schema.shapes import as_by_jvm, batches, foreign, hiding, same, t
 
 
 def taken(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return Taking.of(batch.schema, schema)(batch)
+    return Conversion.to_queue(batch.schema, schema)(batch)
 
 
 @given(st.builds(list_of, types()) | st.builds(map_of, st.just(pa.int8()), types()), st.integers(0, 3), st.data())
@@ -160,12 +160,12 @@ REFUSED = [
 @pytest.mark.parametrize(("ddl", "batch", "message"), REFUSED)
 def test_what_does_not_fit_is_refused_by_row_and_column(ddl: str, batch: pa.RecordBatch, message: str | None) -> None:
     if message is None:
-        found = Taking.of(batch.schema, parse_ddl(ddl))(batch)
+        found = Conversion.to_queue(batch.schema, parse_ddl(ddl))(batch)
         assert found.schema == parse_ddl(ddl)
         assert found.column(0).to_pylist() == batch.column(0).to_pylist()
         return
     with pytest.raises(Invalid) as refused:
-        Taking.of(batch.schema, parse_ddl(ddl))(batch)
+        Conversion.to_queue(batch.schema, parse_ddl(ddl))(batch)
     assert message in str(refused.value)
 
 
@@ -243,12 +243,12 @@ def loosened(kind: pa.DataType, data: st.DataObject) -> pa.DataType:
 @given(batches(), st.integers(0, 3), st.data())
 def test_rows_of_the_jvm_are_taken_whole_and_in_part(batch: pa.RecordBatch, start: int, data: st.DataObject) -> None:
     part, plain = by_jvm(batch).slice(start), batch.slice(start)
-    found = Taking.of(batch.schema, batch.schema)(part)
+    found = Conversion.to_queue(batch.schema, batch.schema)(part)
     assert same(found.to_pylist(), plain.to_pylist())
     assert row_bytes(part).to_pylist() == row_bytes(plain).to_pylist()
     loose = pa.schema([field.with_type(loosened(field.type, data)) for field in batch.schema])
-    again = Taking.of(loose, batch.schema)
-    bringing = Bringing.of(batch.schema, loose)
+    again = Conversion.to_queue(loose, batch.schema)
+    bringing = Conversion.to_reader(batch.schema, loose)
     for brought in (part, plain):
         seen = brought if bringing is None else bringing(brought)
         assert seen.schema.types == loose.types
@@ -262,7 +262,7 @@ def test_a_map_of_null_structs_within_a_struct_can_be_loosened() -> None:
     loose = parse_ddl("s STRUCT<m: MAP<STRING, STRUCT<a: INT NOT NULL>>, x: INT>")
     rows = [{"m": [("k", None), ("l", {"a": 1})], "x": 1}, None]
     batch = by_jvm(pa.RecordBatch.from_arrays([pa.array(rows, schema.field(0).type)], schema=schema))
-    bringing = Bringing.of(schema, loose)
+    bringing = Conversion.to_reader(schema, loose)
     assert bringing is not None
     assert bringing(batch).column(0).to_pylist() == rows
     assert row_bytes(batch).to_pylist() == [4 + 2 + 4 * 2, 4]
