@@ -25,7 +25,7 @@ from partq_spark.base.errors import WrongUse
 from partq_spark.cli import output
 from partq_spark.cli.arguments import NAME, TOPIC, Checked, checked_by, command
 from partq_spark.cli.output import Answer, ProgressBar, Table, TableColumn, View
-from partq_spark.client.files.sources import STANDARD_INPUT
+from partq_spark.client.arguments import STANDARD_INPUT
 
 if TYPE_CHECKING:
     from partq_spark.client.checks import NamespaceAddress
@@ -239,7 +239,7 @@ def _told(message: client.Message) -> dict[str, Any]:
     """
     if not isinstance(message.value, dict):
         return {**_place(message), "key": message.key, **_encoded(message.value), "headers": _headers(message)}
-    from partq_spark.client.json_values import json_of
+    from partq_spark.client.messages import json_of
 
     headers = {} if message.headers is None else {"_headers": _headers(message)}
     return {**json_of(message.value), **headers, "_metadata": _place(message)}
@@ -312,7 +312,7 @@ def _column(name: str) -> TableColumn:
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, bytes | str):
         return _text(value)
-    from partq_spark.client.json_values import json_of
+    from partq_spark.client.messages import json_of
 
     found = json_of(value)
     return found if isinstance(found, str) else words.readable(json.dumps(found, ensure_ascii=False).encode())

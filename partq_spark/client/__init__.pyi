@@ -16,13 +16,10 @@ from partq_spark.client.altering import CountChange as CountChange
 from partq_spark.client.altering import Drain as Drain
 from partq_spark.client.altering import GroupPlan as GroupPlan
 from partq_spark.client.altering import KeySample as KeySample
-from partq_spark.client.altering import PartitionWait as PartitionWait
 from partq_spark.client.altering import SettingChange as SettingChange
 from partq_spark.client.batches import Batch as Batch
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue
-from partq_spark.client.describing import GroupStart as GroupStart
-from partq_spark.client.describing import HeadDescription as HeadDescription
 from partq_spark.client.describing import KnownLayout as KnownLayout
 from partq_spark.client.describing import LogDescription as LogDescription
 from partq_spark.client.describing import PartitionDescription as PartitionDescription
@@ -40,7 +37,6 @@ from partq_spark.client.groups import RewindUnfinished as RewindUnfinished
 from partq_spark.client.maintaining import Collection as Collection
 from partq_spark.client.maintaining import Compaction as Compaction
 from partq_spark.client.maintaining import Deleted as Deleted
-from partq_spark.client.maintaining import KeptOffsets as KeptOffsets
 from partq_spark.client.maintaining import Resolved as Resolved
 from partq_spark.client.maintaining import SubscriptionChange as SubscriptionChange
 from partq_spark.client.maintaining import Trimmed as Trimmed

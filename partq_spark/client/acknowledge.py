@@ -31,6 +31,9 @@ TIMEOUT_S: Final = 30.0
 """For one question. A reader that is busy with a store that does not answer cannot answer either."""
 
 
+_NOTHING: Final = SpanSubject(None)
+
+
 class Held(NamedTuple):
     """One partition in the flow's hand. Offsets are exclusive ends: before `acknowledged` the checkpoint says that
     everything is dealt with, before `delivered` everything was given out. `round`: how often the reader process has
@@ -80,24 +83,17 @@ class Acknowledger:
 
 
 @checked
+@dataclass(slots=True, eq=False)
 class InHand:
     """What a flow had when it was asked. `process` tells one reader process of the flow from the next; `lost` are the
     partitions that this process gave out and that have moved on, perhaps while their batch was under way.
     """
 
-    def __init__(
-        self,
-        line: Requester,
-        process: str,
-        partitions: Mapping[int, Held],
-        lost: frozenset[int] = frozenset(),
-        where: SpanSubject | None = None,
-    ) -> None:
-        self._line = line
-        self._where = where if where is not None else SpanSubject(None)  # for traces
-        self.process = process
-        self.partitions = partitions
-        self.lost = lost
+    _line: Requester
+    process: str
+    partitions: Mapping[int, Held]
+    lost: frozenset[int] = frozenset()
+    _where: SpanSubject = _NOTHING  # for traces
 
     def acknowledge(self, offsets: Mapping[int, int]) -> frozenset[int]:
         """Everything before these offsets (by partition) is dealt with. Returns the partitions for which that counts:

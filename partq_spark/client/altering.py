@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from msgspec import structs
@@ -67,16 +67,9 @@ class Drain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionWait:
-    """What is published after the change to `partition` is delivered when these others are acknowledged."""
-
-    partition: int
-    waits_for: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupPlan:
-    """What one group has to acknowledge `first`, `messages` in all, and what waits for what until then.
+    """What one group has to acknowledge `first`, `messages` in all, and what `waits` for what until then: what is
+    published after the change to a partition is delivered when these others are acknowledged.
 
     `unreadable_checkpoints`: partitions whose checkpoint cannot be read; they count from where the group begins.
     """
@@ -84,7 +77,7 @@ class GroupPlan:
     group: str
     messages: int
     first: tuple[Drain, ...]
-    waits: tuple[PartitionWait, ...]
+    waits: Mapping[int, tuple[int, ...]]
     unreadable_checkpoints: tuple[int, ...] = ()
 
 
@@ -117,14 +110,13 @@ class Alteration:
     description: QueueDescription
 
 
-def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Columns | None, exist_ok: bool) -> Head:
-    """The new queue's head; `columns` make it a typed one. Raises `Invalid` if there is one, unless `exist_ok` and it
-    is as this one would be.
+def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Columns | None, exist_ok: bool) -> None:
+    """Make the queue; `columns` make it a typed one. Raises `Invalid` if there is one, unless `exist_ok` and it is as
+    this one would be.
     """
     partitions = admin.checked_partitions(partitions)
     try:
-        timeout_s = queue.retry_timeout_s
-        made = admin.create_queue(
+        admin.create_queue(
             queue.store,
             queue.namespace,
             queue.name,
@@ -132,7 +124,7 @@ def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Co
             config,
             queue.effects,
             columns=columns,
-            retry_timeout_s=timeout_s,
+            retry_timeout_s=queue.retry_timeout_s,
         )
     except Invalid:
         found = queue.look() if exist_ok else None
@@ -143,16 +135,14 @@ def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Co
             _require_columns(queue, found.columns, columns)
         except Invalid as error:
             raise Invalid(f"{queue} exists already with other columns: {error}") from None
-        return found
-    return made.head
 
 
 def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
     """A guard: `exist_ok` makes no other queue of one that is there."""
-    wanted: dict[str, object] = {"partitions": partitions}
-    there: dict[str, object] = {"partitions": found.partitions}
-    for each in fields(QueueConfig):
-        wanted[each.name], there[each.name] = getattr(config, each.name), getattr(found.config, each.name)
+    wanted, there = (
+        {"partitions": partitions, **asdict(config)},
+        {"partitions": found.partitions, **asdict(found.config)},
+    )
     differ = [f"{name}={there[name]!r}, not {value!r}" for name, value in wanted.items() if there[name] != value]
     if differ:
         raise Invalid(f"{queue} exists already with {'; '.join(differ)}: ask for what it has, or alter it")
@@ -178,9 +168,11 @@ def alter(
     dry_run: bool,
     ownership: str | None,
 ) -> Alteration:
-    """None for what stays. `add_column` and `widen` are DDL. `schema` is all of the columns: a queue has them already,
-    or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where nothing is given.
+    """None for what stays, `...` for settings that do. `add_column` and `widen` are DDL. `schema` is all of the
+    columns: a queue has them already, or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where
+    nothing is given.
     """
+    settings = {name: value for name, value in settings.items() if value is not ...}
     check_settings(settings)
     alters_columns = add_column is not None or widen is not None
     if partitions is None and not settings and not alters_columns and schema is None:
@@ -218,7 +210,7 @@ def alter(
             for name, value in settings.items()
         ),
         schema=changed,
-        partitions=None if partitions is None else count_change(before.partitions, after.partitions),
+        partitions=None if partitions is None else _count_change(before.partitions, after.partitions),
         sample=sample,
         groups=groups,
         description=describing.queue_description(before if dry_run else after, queue.store.url),
@@ -247,7 +239,7 @@ def group_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...]:
     return tuple(_group_plan(progress_of(queue, name, head), name) for name in sorted(head.groups))
 
 
-def count_change(before: int, after: int) -> CountChange:
+def _count_change(before: int, after: int) -> CountChange:
     """Which partitions come and go."""
     return CountChange(from_=before, to=after, new=tuple(range(before, after)), removed=tuple(range(after, before)))
 
@@ -271,10 +263,7 @@ def _group_plan(progress: GroupProgress, group: str) -> GroupPlan:
         group=group,
         messages=sum(each.messages for each in first),
         first=first,
-        waits=tuple(
-            PartitionWait(partition=partition, waits_for=tuple(sorted(wait.waits_for)))
-            for partition, wait in sorted(waits.items())
-        ),
+        waits={partition: tuple(sorted(wait.waits_for)) for partition, wait in sorted(waits.items())},
         unreadable_checkpoints=tuple(sorted(progress.damaged)),
     )
 

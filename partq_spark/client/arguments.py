@@ -24,9 +24,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from numbers import Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.json_documents import MOST
 from partq_spark.base.retry import LONGEST_WAIT_S
 from partq_spark.base.timestamps import parse_rfc3339, unix_us
@@ -34,12 +35,24 @@ from partq_spark.log.connect import NamespaceAddress
 from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
+from partq_spark.log.settings import Setting
 from partq_spark.objects.urls import canonical_url, default_store
 
 if TYPE_CHECKING:
     from partq_spark.group.ownership import Ownership
     from partq_spark.objects.api import ObjectStore
     from partq_spark.query.settings import Boundary
+
+FileKind = Literal["csv", "json", "parquet"]
+_FILE_KINDS: Final[Mapping[str, FileKind]] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+STANDARD_INPUT: Final = "-"
 
 T = TypeVar("T", bound=Callable[..., Any])
 _SHOWN: Final = 60  # characters of a value in a message
@@ -76,6 +89,11 @@ def shown(value: object) -> str:
 def argument(annotation: str, name: str, value: Any) -> Any:
     """One argument, checked; for a function that is called too often to be wrapped."""
     return _taken(_kinds(annotation), name, value)
+
+
+def check_number(name: str, value: float, unit: Literal["seconds", "bytes", ""], *, least: int = 0, most: int) -> None:
+    """Raises `WrongUse` for one out of its range."""
+    Setting(name=name, meaning="", unit=unit, least=least, most=most).check(value)
 
 
 # --- one function -----------------------------------------------------------------------------------------------------
@@ -213,15 +231,33 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 def address(store: str | None, namespace: str, retry_timeout_s: float) -> NamespaceAddress:
     """A namespace of a store. `store` None: `$PARTQ_STORE`, else `file://$HOME/.partq`. Raises `Invalid`."""
-    if not 0 <= retry_timeout_s <= LONGEST_WAIT_S:  # refuses nan too
-        raise Invalid(
-            f"retry_timeout_s={retry_timeout_s!r} is not allowed: give seconds from 0 to {LONGEST_WAIT_S:.0f}"
-        )
+    check_number("retry_timeout_s", retry_timeout_s, "seconds", most=int(LONGEST_WAIT_S))
     return NamespaceAddress(
         store=default_store(os.environ) if store is None else canonical_url(store),
         namespace=checked_name("namespace", namespace),
         retry_timeout_s=float(retry_timeout_s),
     )
+
+
+def checked_publish_id(text: str) -> str:
+    """Raises `Invalid` unless it is 1 to 255 bytes of printable text."""
+    # Half a surrogate, what Python makes of an argument that is not UTF-8, is not printable and has no bytes.
+    if not text.isprintable() or not 1 <= len(text.encode()) <= 255:
+        raise Invalid(f"{text[:60]!r} is not allowed: give 1 to 255 bytes of printable text")
+    return text
+
+
+def checked_file_kind(path: str) -> tuple[FileKind, bool]:
+    """What a file is, and whether it is gzipped, by its name. Raises `WrongUse` naming the extensions there are."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
+    compressed = suffixes[-1:] == [".gz"]
+    kind = _FILE_KINDS.get(suffixes[-2] if compressed and len(suffixes) > 1 else "".join(suffixes[-1:]))
+    if kind is None or (compressed and kind == "parquet"):
+        raise WrongUse(
+            f"{path!r} is of no kind that is known: name it .csv, .jsonl, .ndjson or .json (each also with .gz), or "
+            ".parquet"
+        )
+    return kind, compressed
 
 
 def time_us(time: datetime | str) -> int:

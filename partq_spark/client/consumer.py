@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -37,48 +38,31 @@ class Consumer:
     def __init__(
         self,
         target: QueueAddress,
-        group: str,
+        group: GroupOptions,
         *,
-        flow: str | None,
-        ownership: str,
         acknowledge: Literal["next", "manual"],
         start: Boundary,
         columns: Sequence[str] | None,
         max_messages: int,
         max_bytes: int,
         idle_timeout_s: float | None,
-        max_poll_interval_s: float | None,
-        session_timeout_s: float,
     ) -> None:
         """Reads the queue's head, and joins nothing yet; of a typed queue the consumer keeps the columns that it has
-        there. Names and `ownership` are checked already. Raises `Invalid` for a number out of its range, and for a
-        column that there is not.
+        there. Raises `Invalid` for a number out of its range, and for a column that there is not.
         """
-        if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
+        if max_messages < 1 or max_bytes < 1 or group.session_timeout_s < 5:
             raise Invalid(
-                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
-                "allowed: give at least 1, 1 and 5"
+                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={group.session_timeout_s} is "
+                "not allowed: give at least 1, 1 and 5"
             )
         options = SourceOptions(
             target=target,
-            group=GroupOptions(
-                name=group,
-                ownership=ownership,
-                keep_offsets=True,
-                flow=flow,
-                checkpoint_interval_s=None,
-                session_timeout_s=session_timeout_s,
-                max_poll_interval_s=max_poll_interval_s,
-                manual_acks=True,
-            ),
+            group=group,
             start=start,
-            end=Boundary(edge="latest"),
             max_messages=max_messages,
             max_bytes=max_bytes,
             max_delivered_unacked=None if acknowledge == "next" else 10_000,
-            fail_on_data_loss=True,
             include_headers=True,
-            poll_interval_s=None,
         )
         self._by_next = acknowledge == "next"
         self._idle_timeout_s = idle_timeout_s
@@ -219,14 +203,12 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+@dataclass(slots=True, eq=False)
 class _Loop:
     """One `for`, or `async for`, over a consumer; may be gone on with by another one, or `next` and `anext`."""
 
-    def __init__(
-        self, ask: Callable[[_Loop], Batch | None], ask_with_asyncio: Callable[[_Loop], Awaitable[Batch]]
-    ) -> None:
-        self._ask = ask
-        self._ask_with_asyncio = ask_with_asyncio
+    _ask: Callable[[_Loop], Batch | None]
+    _ask_with_asyncio: Callable[[_Loop], Awaitable[Batch]]
 
     def __iter__(self) -> Self:
         return self

@@ -6,7 +6,8 @@ Nothing is changed here, and there are no words for people.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
@@ -14,6 +15,7 @@ from typing import TypeVar
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.client import schemas
+from partq_spark.client.arguments import opened_ownership, ownership_for, ownership_url
 from partq_spark.client.schemas import SchemaDescription
 from partq_spark.group import codec as group_codec
 from partq_spark.group import retention
@@ -84,27 +86,13 @@ class KnownLayout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupStart:
-    """A consumer group of the queue, and where each partition begins for it."""
-
-    group: str
-    start: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadDescription:
-    """The object that says what the queue is: the number of its last change, and its size in bytes."""
-
-    sequence: int
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LogDescription:
-    """The log's shape: publishes in the head, chunks below it, pieces in which the messages lie, chunks on the
-    longest way from the head to a message.
+    """The log's shape: the number of the head's last change, and its size in bytes; publishes in the head, chunks below
+    it, pieces in which the messages lie, chunks on the longest way from the head to a message.
     """
 
+    sequence: int
+    head_bytes: int
     entries: int
     chunks: int
     slices: int
@@ -128,9 +116,9 @@ class WriterResolution:
 class QueueDescription:
     """What a queue is and what it holds.
 
-    `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `writers` counts
-    those whose last batch is remembered; one may count twice. `resolutions` are what persons said of refused batches,
-    oldest first.
+    `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `groups` are the
+    consumer groups, each with where the partitions begin for it. `writers` counts those whose last batch is remembered;
+    one may count twice. `resolutions` are what persons said of refused batches, oldest first.
     `oldest` is when the oldest message was published, `oldest_age_s` how long ago that is. `held_back` is what groups
     have not acknowledged, most messages first; None where that was not looked for, as `oldest` then. `schema` are the
     columns of a typed queue, None of another. `problems`: what of the log cannot be read.
@@ -149,11 +137,10 @@ class QueueDescription:
     bytes: int
     quota_used: float | None
     partitions: tuple[PartitionDescription, ...]
-    groups: tuple[GroupStart, ...]
+    groups: Mapping[str, tuple[int, ...]]
     subscriptions: tuple[str, ...]
     writers: int
     resolutions: tuple[WriterResolution, ...]
-    head: HeadDescription
     log: LogDescription
     oldest: datetime | None = None
     oldest_age_s: float | None = None
@@ -232,11 +219,8 @@ def queue_description(head: Head, store: str) -> QueueDescription:
         messages=head.messages,
         bytes=head.stored_bytes,
         quota_used=_quota_used(head),
-        partitions=tuple(
-            PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
-            for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
-        ),
-        groups=tuple(GroupStart(group=name, start=head.groups[name].start) for name in sorted(head.groups)),
+        partitions=partitions_of(head),
+        groups={name: head.groups[name].start for name in sorted(head.groups)},
         subscriptions=head.subscriptions,
         writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
         resolutions=tuple(
@@ -249,13 +233,22 @@ def queue_description(head: Head, store: str) -> QueueDescription:
             )
             for each in head.resolutions
         ),
-        head=HeadDescription(sequence=head.sequence, bytes=len(codec.HEAD.seal(head))),
         log=LogDescription(
+            sequence=head.sequence,
+            head_bytes=len(codec.HEAD.seal(head)),
             entries=len(head.entries),
             chunks=len(head.tree),
             slices=sum(ref.slices for ref in head.tree) + sum(len(entry.slices) for entry in head.entries),
             depth=max((ref.level + 1 for ref in head.tree), default=0),
         ),
+    )
+
+
+def partitions_of(head: Head) -> tuple[PartitionDescription, ...]:
+    """All that have ever been, without their bytes."""
+    return tuple(
+        PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
+        for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
     )
 
 
@@ -283,6 +276,16 @@ def _last_published(head: Head) -> datetime | None:
 
 
 # --- who has what -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watching(queue: QueueLog, group: str, given: str | None) -> Iterator[Callable[[], GroupView]]:
+    """What looks at the group, for as long as its ownership is open."""
+    url = ownership_url(given)
+    if given is None or url != "none":  # `none`: the checkpoints alone, however the group is shared
+        url = ownership_for(queue.refresh(), group, given, queue.store.url)
+    with opened_ownership(url, queue.store) as kept:
+        yield lambda: status(queue, kept, group)
 
 
 def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupView:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -32,12 +33,12 @@ from partq_spark.client.outgoing import Outgoing, Published
 from partq_spark.log.reading import Piece
 
 
+@dataclass(frozen=True)
 class _Spans:
     """Of a publisher or a consumer."""
 
-    def __init__(self, tracing: Tracing, where: SpanSubject) -> None:
-        self._tracing = tracing
-        self._where = where
+    _tracing: Tracing
+    _where: SpanSubject
 
     @classmethod
     def of(cls, namespace: str, queue: str, group: str | None = None) -> Self | None:

@@ -1,13 +1,18 @@
 """A message as programs see it, and browsing: messages are read where they lie, and nothing is taken, marked or held
-back. What Python makes of the values of a typed queue's rows stands at the end, and is pure.
+back. What Python makes of the values of a typed queue's rows stands at the end, and their JSON, in the forms that
+`partq publish` reads (`files.parsing`); both are pure.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -15,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.timestamps import as_datetime
+from partq_spark.base.timestamps import as_datetime, format_rfc3339, unix_us
 from partq_spark.client import arguments
 from partq_spark.log import tree
 from partq_spark.log.model import Head
@@ -29,6 +34,7 @@ from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME
 MOST_SEARCHED: Final = 20_000
 """Messages in which one search looks for a key: the next one goes on from there."""
 _AT_ONCE: Final = 1000
+_NO_NUMBERS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 _Conversion = Callable[[Any], Any]
 
@@ -263,3 +269,48 @@ def _map(kind: pa.MapType) -> _Conversion:
 
 def _changed(change: _Conversion | None, value: Any) -> Any:
     return value if change is None or value is None else change(value)
+
+
+# --- the same as JSON -------------------------------------------------------------------------------------------------
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """A row as one line of JSON."""
+    return json.dumps(json_of(row), ensure_ascii=False)
+
+
+def json_of(value: Any) -> Any:
+    """A value as JSON says it, so that `partq publish` reads it as what it is: NaN and infinity as strings, DECIMAL in
+    all its digits as a string, BINARY in base64, DATE and times in ISO 8601 (a TIMESTAMP in UTC), a MAP as an object
+    whose names are the keys, or as a list of pairs where Python has one.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {_name(name): json_of(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_of(each) for each in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> float | str:
+    """What JSON has no form for, but for finite numbers."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else _NO_NUMBERS[str(value)]
+        case Decimal():
+            return format(value, "f")
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime() if value.tzinfo is not None:
+            return format_rfc3339(unix_us(value))
+        case datetime():
+            return value.isoformat(timespec="microseconds")
+        case _:
+            return str(value.isoformat())  # a date
+
+
+def _name(key: Any) -> str:
+    """A key of a MAP as the name of a member."""
+    found = json_of(key)
+    return found if isinstance(found, str) else json.dumps(found)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
+from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import shown
@@ -33,6 +34,7 @@ from partq_spark.log.staged import Staged
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
+_NESTED: Final = (list, tuple, dict)
 
 Headers = tuple[tuple[str, "bytes | None"], ...]
 GivenHeaders = Mapping[str, "bytes | None"] | Iterable[tuple[str, "bytes | None"]]
@@ -50,14 +52,28 @@ class Published(NamedTuple):
 NOWHERE = Published(None, None)
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class Outgoing:
-    """A message on its way: key and value, or a row with these columns. `size` is what it takes in memory, in bytes;
-    `room`: so many more bytes the queue would take.
+class Taken(NamedTuple):
+    """What is to be sent, checked: the values of a row with these columns; of an untyped queue, key and value. `size`
+    counts for the limit of a message, in bytes, `more` is what it takes in memory beside that.
     """
 
     values: tuple[Any, ...]
-    columns: Columns | None = None
+    columns: Columns | None
+    size: int
+    more: int
+
+    def __str__(self) -> str:
+        return "the message" if self.columns is not None else f"the message with key {self.values[0]!r}"
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Outgoing:
+    """A message on its way. `size` is what it takes in memory, in bytes; `room`: so many more bytes the queue would
+    take.
+    """
+
+    values: tuple[Any, ...]
+    columns: Columns | None
     headers: Headers
     topic: str | None
     size: int
@@ -66,60 +82,49 @@ class Outgoing:
     future: Future[Published]
 
     @classmethod
-    def of_value(
-        cls,
-        future: Future[Published],
-        value: bytes | str,
-        *,
-        key: str | None,
-        headers: GivenHeaders,
-        topic: str | None,
-        limit: int,
+    def of(
+        cls, taken: Taken, future: Future[Published], *, headers: GivenHeaders, topic: str | None, limit: int
     ) -> Self:
-        """A key and a value. Raises `Invalid` for what is no message, or larger than `limit` bytes."""
-        data = _data(value)
-        if key is not None and not isinstance(key, str):
-            raise Invalid(f"a key is text or None, not {type(key).__name__}: turn it into text")
-        key_bytes = 0
-        if key is not None:
-            try:
-                key_bytes = len(key.encode())
-            except UnicodeEncodeError:
-                raise Invalid(f"the key {key[:40]!a} is no UTF-8: encode it, for example with hex()") from None
-        if key_bytes > MAX_KEY_BYTES:
-            raise Invalid(key_too_long(f"{key!r:.42}…", key_bytes))
+        """Raises `Invalid` for what are no headers, and for what is larger than `limit` bytes with them."""
         pairs, header_bytes = _headers(headers)
-        size = key_bytes + len(data) + header_bytes
-        room = _room(f"the message with key {key!r}", size, limit)
-        size += MESSAGE_BYTES
-        return cls(values=(key, data), headers=pairs, topic=topic, size=size, room=room, future=future)
+        size = taken.size + header_bytes
+        if size > limit:
+            raise Invalid(
+                f"{taken} has {size} bytes, the queue takes {limit}: keep large payloads elsewhere and publish their "
+                "address, or raise the limit (max_message_bytes)"
+            )
+        return cls(
+            values=taken.values,
+            columns=taken.columns,
+            headers=pairs,
+            topic=topic,
+            size=size + taken.more + MESSAGE_BYTES,
+            room=limit - size,
+            future=future,
+        )
 
-    @classmethod
-    def of_row(
-        cls,
-        future: Future[Published],
-        row: Mapping[str, Any],
-        *,
-        taker: RowTaker,
-        headers: GivenHeaders,
-        topic: str | None,
-        limit: int,
-    ) -> Self:
-        """A row. Raises `rows.RefusedValue` for a value that its column does not take, `Invalid` for a row that is
-        larger than `limit` bytes.
-        """
-        values = taker.take(row)
-        pairs, header_bytes = _headers(headers)
-        size = taker.size(values) + header_bytes
-        room = _room("the message", size, limit)
-        size += MESSAGE_BYTES + OBJECT_BYTES * taker.objects(values)
-        columns = taker.columns
-        return cls(values=values, columns=columns, headers=pairs, topic=topic, size=size, room=room, future=future)
+
+def take_value(queue: QueueLog, value: object, key: object) -> Taken:
+    """For an untyped queue. Raises `Invalid` for what is no value or no key."""
+    if isinstance(value, Mapping):
+        raise Invalid(f"{queue} is untyped, a message is bytes or text: encode the mapping, for example as JSON")
+    data = _data(value)
+    if key is not None and not isinstance(key, str):
+        raise Invalid(f"a key is text or None, not {type(key).__name__}: turn it into text")
+    key_bytes = 0
+    if key is not None:
+        try:
+            key_bytes = len(key.encode())
+        except UnicodeEncodeError:
+            raise Invalid(f"the key {key[:40]!a} is no UTF-8: encode it, for example with hex()") from None
+    if key_bytes > MAX_KEY_BYTES:
+        raise Invalid(key_too_long(f"{key!r:.42}…", key_bytes))
+    return Taken((key, data), None, key_bytes + len(data), 0)
 
 
 class TakenRows:
-    """Makes messages of the rows for a typed queue, by its columns as they were when it was looked at last. A row that
-    these do not take may be one for columns that were added or widened since: then the queue is looked at again.
+    """Takes rows for a typed queue, by its columns as they were when it was looked at last. A row that these do not
+    take may be one for columns that were added or widened since: then the queue is looked at again.
     """
 
     def __init__(self, queue: QueueLog, queue_id: str, columns: Columns) -> None:
@@ -127,20 +132,16 @@ class TakenRows:
         self._queue = queue
         self._queue_id = queue_id
         self._lock = threading.Lock()
-        self._taker = RowTaker(columns)
+        self._load(columns)
 
-    def message(
-        self,
-        future: Future[Published],
-        row: object,
-        *,
-        key: str | None,
-        headers: GivenHeaders,
-        topic: str | None,
-        limit: int,
-    ) -> Outgoing:
-        """Raises `Invalid` for what is no row of the queue's, or too large; `Unavailable` as looking does."""
-        columns = self._taker.columns
+    def _load(self, columns: Columns) -> None:
+        taker = RowTaker(columns)
+        self._loaded = taker, [size_of(field.type) for field in taker.schema]
+
+    def __call__(self, row: object, key: object) -> Taken:
+        """Raises `Invalid` for what is no row of the queue's; `Unavailable` as looking does."""
+        taker, sizes = self._loaded
+        columns = taker.columns
         if not isinstance(row, Mapping):
             raise Invalid(
                 f"{self._queue} is typed, a message is a mapping of its columns ({columns.ddl[:200]}), not "
@@ -150,21 +151,56 @@ class TakenRows:
             which = "its messages have none" if columns.key is None else f"it is the column {columns.key!r} of the row"
             raise Invalid(f"{self._queue} is typed, and a key cannot be given beside a row: {which}")
         try:
-            return Outgoing.of_row(future, row, taker=self._taker, headers=headers, topic=topic, limit=limit)
+            values = taker.take(row)
         except RefusedValue:
-            taker = self._newer()
-        try:
-            return Outgoing.of_row(future, row, taker=taker, headers=headers, topic=topic, limit=limit)
-        except RefusedValue as error:
-            raise Invalid(f"{self._queue} does not take this row: {error}") from None
+            self._look_again()
+            taker, sizes = self._loaded
+            try:
+                values = taker.take(row)
+            except RefusedValue as error:
+                raise Invalid(f"{self._queue} does not take this row: {error}") from None
+        size = sum(size(value) for size, value in zip(sizes, values, strict=True))
+        nested = sum(_objects_of(value) for value in values if isinstance(value, _NESTED))
+        return Taken(values, taker.columns, size, OBJECT_BYTES * (len(values) + nested))
 
-    def _newer(self) -> RowTaker:
+    def _look_again(self) -> None:
         with self._lock:
             head = self._queue.refresh()
             columns = head.columns if head.queue_id == self._queue_id else None  # made again: publishing says so
-            if columns is not None and columns != self._taker.columns:
-                self._taker = RowTaker(columns)
-            return self._taker
+            if columns is not None and columns != self._loaded[0].columns:
+                self._load(columns)
+
+
+# --- how large what is sent is ----------------------------------------------------------------------------------------
+
+
+def size_of(kind: pa.DataType) -> Callable[[Any], int]:
+    """The bytes of a value of this type: those that `log.schema.forms` finds."""
+    if is_.is_string(kind):
+        return lambda value: 0 if value is None else len(value.encode())
+    if is_.is_binary(kind):
+        return lambda value: 0 if value is None else len(value)
+    if is_.is_struct(kind):
+        inner = [(field.name, size_of(field.type)) for field in kind]
+        return lambda value: sum(size(None if value is None else value[name]) for name, size in inner)
+    if is_.is_map(kind):
+        key, item = size_of(kind.key_type), size_of(kind.item_type)
+        return lambda value: sum(key(name) + item(each) for name, each in value or ())
+    if is_.is_list(kind):
+        element = size_of(kind.value_type)
+        return lambda value: sum(map(element, value or ()))
+    width = kind.bit_width // 8
+    return lambda _: width
+
+
+def _objects_of(value: Any) -> int:
+    """How many Python objects it is, about."""
+    if isinstance(value, _NESTED):
+        return 1 + sum(map(_objects_of, value.values() if isinstance(value, dict) else value))
+    return 1
+
+
+# --- keys, values and headers -----------------------------------------------------------------------------------------
 
 
 def _data(value: object) -> bytes:
@@ -210,14 +246,7 @@ def _buffer(value: object) -> bytes | bytearray | memoryview:
     return value
 
 
-def _room(what: str, size: int, limit: int) -> int:
-    """How many bytes more there could be. Raises `Invalid` for too many."""
-    if size > limit:
-        raise Invalid(
-            f"{what} has {size} bytes, the queue takes {limit}: keep large payloads elsewhere and publish their "
-            "address, or raise the limit (max_message_bytes)"
-        )
-    return limit - size
+# --- published together -----------------------------------------------------------------------------------------------
 
 
 def publish_together(

@@ -12,26 +12,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike, fspath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import pyarrow as pa
 
 from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
-from partq_spark.client.arguments import checked
-from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
-from partq_spark.log.destinations import checked_topic
+from partq_spark.client.arguments import checked, checked_publish_id
+from partq_spark.log import destinations, writers
+from partq_spark.log.connect import Namespace, NamespaceAddress, open_queue, shared_store
+from partq_spark.log.destinations import FanPlan, checked_topic
+from partq_spark.log.fanout import Fan, QueueOutcome, publish_all
 from partq_spark.log.names import checked_name, new_id
+from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.forms import keys_of
+from partq_spark.log.schema.versions import schema_of
+from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
 from partq_spark.log.settings import QueueConfig
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from partq_spark.log.destinations import FanPlan
-    from partq_spark.log.fanout import Fan, QueueOutcome
-    from partq_spark.log.publish import PublishIdentity
-    from partq_spark.log.schema.columns import Columns
-    from partq_spark.log.staged import Stage
+from partq_spark.log.staged import Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,14 +73,6 @@ class PublishReport:
     queues: tuple[QueuePublish, ...]
 
 
-def checked_publish_id(text: str) -> str:
-    """Raises `Invalid` unless it is 1 to 255 bytes of printable text."""
-    # Half a surrogate, what Python makes of an argument that is not UTF-8, is not printable and has no bytes.
-    if not text.isprintable() or not 1 <= len(text.encode()) <= 255:
-        raise Invalid(f"{text[:60]!r} is not allowed: give 1 to 255 bytes of printable text")
-    return text
-
-
 @checked
 class Publication:
     """Use as a context manager: `add` or `add_file`, then `commit`. Leaving it without `commit` publishes nothing.
@@ -100,8 +93,6 @@ class Publication:
         """Reads heads. Raises `Invalid` if there is no such queue, and with `fail_unattracted` if no queue attracts the
         topic.
         """
-        from partq_spark.log import destinations
-
         if (queue is None) == (topic is None):
             raise Invalid("say where to: give either a queue or a topic")
         self._where = where
@@ -111,8 +102,6 @@ class Publication:
         self._queues: Mapping[str, QueueLog]
         self._plan: FanPlan
         if topic is not None:
-            from partq_spark.log.connect import Namespace
-
             namespace = Namespace(self._store, where.namespace, retry_timeout_s=where.retry_timeout_s)
             self._queues = {each.name: each for each in namespace.queues()}
             self._plan = destinations.plan_topic(where.namespace, self._queues.values(), checked_topic(topic))
@@ -168,15 +157,10 @@ class Publication:
 
         Raises `Invalid` for another column or type, and for a message that no queue takes, naming its row.
         """
-        from partq_spark.client.tables import message_batches, row_batches
+        from partq_spark.client.tables import table_batches
 
-        stage = self._stage
         with self._as_a_whole():
-            if stage is None or stage.columns is None:
-                batches = message_batches(table)
-            else:
-                batches = row_batches(table, stage, self._messages)
-            for batch in batches:
+            for batch in table_batches(table, self._stage, self._messages):
                 self.add_batch(batch)
 
     def add_file(
@@ -195,11 +179,11 @@ class Publication:
         how much of the file was read, of how much (None: nobody knows). Raises `Invalid` that names file and line or
         row, and the column and value that do not fit.
         """
-        from partq_spark.client.files import sources
+        from partq_spark.client.files.messages import open_source
 
         most_bytes = self.max_message_bytes
         with (
-            sources.open_source(
+            open_source(
                 fspath(path),
                 key_column=key_column,
                 whole_rows=whole_rows,
@@ -215,8 +199,8 @@ class Publication:
                 except BadRow as bad:
                     raise bad.at(place(bad.row - before)) from None
                 if watch is not None:
-                    watch(self._messages, *source.progress())
-        return source.name, source.meaning
+                    watch(self._messages, *source.file.progress())
+        return source.file.name, source.meaning
 
     @contextmanager
     def _as_a_whole(self) -> Iterator[None]:
@@ -231,9 +215,6 @@ class Publication:
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Stage a batch that has the columns of a segment already (`log.segment_columns`)."""
-        from partq_spark.log.schema.forms import keys_of
-        from partq_spark.log.segment_columns import HEADERS_NAME
-
         fan = self._begin(headers=HEADERS_NAME in batch.schema.names)
         self._staged_batches += 1
         fan.add(self._alike(batch))
@@ -242,10 +223,6 @@ class Publication:
 
     def _alike(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """With a column of headers, or without, as the first batch was."""
-        import pyarrow as pa
-
-        from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
-
         if self._headers == (HEADERS_NAME in batch.schema.names):
             return batch
         if self._headers:
@@ -261,8 +238,6 @@ class Publication:
         """Make all that was added visible: all or nothing for each queue. Raises as `log.fanout.publish_all`; under a
         publish id repeating it all is harmless.
         """
-        from partq_spark.log.fanout import publish_all
-
         outcomes = self._known
         if not self.is_done:
             segments = self._begin(headers=False).finish()[0]
@@ -299,9 +274,6 @@ class Publication:
         if self._refused is not None:
             raise Invalid(f"nothing of this is published, make another publication: {self._refused}")
         if self._fan is None:
-            from partq_spark.log.fanout import Fan
-            from partq_spark.log.schema.versions import schema_of
-
             given = None if self._columns is None else schema_of(self._columns)
             seed = f"{self._publish_id or new_id()}/0/0"
             self._fan = self._exit.enter_context(Fan(self._store, self._plan, seed=seed, headers=headers, given=given))
@@ -312,9 +284,6 @@ class Publication:
         """The identity of this publish, and the queues that have this publish id already."""
         if self._publish_id is None:
             return None, []
-        from partq_spark.log import fanout, writers
-        from partq_spark.log.publish import PublishIdentity, PublishResult
-
         identity = PublishIdentity.of_publish_id(self._publish_id)
         known = []
         for destination in self._plan.destinations:
@@ -322,7 +291,7 @@ class Publication:
             earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
             if earlier is not None:
                 done = PublishResult(sequence=earlier.sequence, time_us=earlier.time_us, duplicate=True)
-                known.append(fanout.QueueOutcome(queue, done))
+                known.append(QueueOutcome(queue, done))
         return identity, known
 
 

@@ -13,22 +13,21 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.client.arguments import argument, checked
+from partq_spark.client.arguments import argument, check_number, checked, checked_publish_id
 from partq_spark.client.message_spans import SendSpans
-from partq_spark.client.outgoing import Outgoing, Published, TakenRows, publish_together
-from partq_spark.client.publication import Publication, PublishReport, checked_publish_id
+from partq_spark.client.outgoing import Outgoing, Published, Taken, TakenRows, publish_together, take_value
+from partq_spark.client.publication import Publication, PublishReport
 from partq_spark.log.connect import NamespaceAddress, open_queue
 from partq_spark.log.destinations import checked_topic
 
-LINGER_S: Final = 0.05
-MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
+MOST_BATCH_BYTES: Final = 64 * 1024 * 1024
 EXIT_WAIT_S: Final = 30.0
 """At the end of a process that did not close its publisher: for so long what was sent is still published."""
 
@@ -70,31 +69,23 @@ class Publisher:
         where: NamespaceAddress,
         queue: str,
         *,
-        linger_s: float = LINGER_S,
-        max_batch_bytes: int = MAX_BATCH_BYTES,
-        max_pending_bytes: int = MAX_PENDING_BYTES,
-        publish_id: str | None = None,
+        linger_s: float,
+        max_batch_bytes: int,
+        max_pending_bytes: int,
+        publish_id: str | None,
     ) -> None:
         """Reads the queue's head. Raises `Invalid` for a value out of its range, and if there is no such queue."""
-        if not 0 <= linger_s <= 3600:
-            raise Invalid(f"linger_s={linger_s!r} is not allowed: give seconds from 0 to 3600")
-        if not 1 <= max_batch_bytes <= MAX_PENDING_BYTES:
-            raise Invalid(
-                f"max_batch_bytes={max_batch_bytes!r} is not allowed: give bytes from 1 to {MAX_PENDING_BYTES}"
-            )
+        check_number("linger_s", linger_s, "seconds", most=3600)
+        check_number("max_batch_bytes", max_batch_bytes, "bytes", least=1, most=MOST_BATCH_BYTES)
         most_bytes = 2**40 if publish_id is None else 2**31 - 1  # what is one publish is one array of values
-        if not max_batch_bytes <= max_pending_bytes <= most_bytes:
-            raise Invalid(
-                f"max_pending_bytes={max_pending_bytes!r} is not allowed: give max_batch_bytes ({max_batch_bytes}) to "
-                f"{most_bytes}"
-            )
+        check_number("max_pending_bytes", max_pending_bytes, "bytes", least=max_batch_bytes, most=most_bytes)
         self._where = where
         self._queue = open_queue(where.target(queue))
         head = self._queue.refresh()
         self._limit = head.config.max_message_bytes
-        self._rows: TakenRows | None = None
+        self._take: Callable[[Any, str | None], Taken] = partial(take_value, self._queue)
         if head.columns is not None:
-            self._rows = TakenRows(self._queue.another(), head.queue_id, head.columns)
+            self._take = TakenRows(self._queue.another(), head.queue_id, head.columns)
         self._spans = SendSpans.of(where.namespace, queue)
         self._linger_s = linger_s
         self._batch_bytes = max_batch_bytes
@@ -138,14 +129,7 @@ class Publisher:
         if timeout_s is not None:
             timeout_s = argument("float | None", "timeout_s", timeout_s)
         future: Result[Published] = Result()
-        if self._rows is not None:
-            message = self._rows.message(future, value, key=key, headers=headers, topic=topic, limit=self._limit)
-        elif isinstance(value, Mapping):
-            raise Invalid(
-                f"{self._queue} is untyped, a message is bytes or text: encode the mapping, for example as JSON"
-            )
-        else:
-            message = Outgoing.of_value(future, value, key=key, headers=headers, topic=topic, limit=self._limit)
+        message = Outgoing.of(self._take(value, key), future, headers=headers, topic=topic, limit=self._limit)
         with self._changed:
             self._require_open()
             if self._failure is None:

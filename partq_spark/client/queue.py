@@ -13,7 +13,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client.arguments import address, checked, opened_ownership, ownership_for, ownership_url, place
+from partq_spark.client.arguments import address, checked, ownership_url, place
 from partq_spark.log.connect import open_queue
 from partq_spark.log.names import checked_name
 
@@ -134,21 +134,20 @@ class Queue:
         """
         from partq_spark.client import altering
 
-        settings = {
-            "rebalance_delay_s": rebalance_delay_s,
-            "max_handoff_time_s": max_handoff_time_s,
-            "access_type": access_type,
-            "max_message_bytes": max_message_bytes,
-            "retention_s": retention_s,
-            "quota_bytes": quota_bytes,
-        }
         return altering.alter(
             self._opened(),
             partitions=partitions,
             add_column=add_column,
             widen=widen,
             schema=schema,
-            settings={name: value for name, value in settings.items() if value is not ...},
+            settings={
+                "rebalance_delay_s": rebalance_delay_s,
+                "max_handoff_time_s": max_handoff_time_s,
+                "access_type": access_type,
+                "max_message_bytes": max_message_bytes,
+                "retention_s": retention_s,
+                "quota_bytes": quota_bytes,
+            },
             dry_run=dry_run,
             ownership=ownership,
         )
@@ -269,20 +268,25 @@ class Queue:
         Raises `Invalid` for what is out of its range.
         """
         from partq_spark.client.consumer import Consumer
+        from partq_spark.query.settings import GroupOptions
 
+        member = GroupOptions(
+            name=checked_name("group", group),
+            ownership=ownership_url(ownership),
+            flow=None if flow is None else checked_name("flow", flow),
+            session_timeout_s=session_timeout_s,
+            max_poll_interval_s=max_poll_interval_s,
+            manual_acks=True,
+        )
         return Consumer(
             self._where.target(self._name),
-            checked_name("group", group),
-            flow=None if flow is None else checked_name("flow", flow),
-            ownership=ownership_url(ownership),
+            member,
             acknowledge=acknowledge,
             start=place(starting),
             columns=columns,
             max_messages=max_messages,
             max_bytes=max_bytes,
             idle_timeout_s=idle_timeout_s,
-            max_poll_interval_s=max_poll_interval_s,
-            session_timeout_s=session_timeout_s,
         )
 
     def read(
@@ -357,12 +361,8 @@ class Queue:
         """`status` for those who look again and again: a function that looks, for as long as the `with` block lasts."""
         from partq_spark.client import describing
 
-        queue, name = self._opened(), checked_name("group", group)
-        url = ownership_url(ownership)
-        if ownership is None or url != "none":  # `none`: the checkpoints alone, however the group is shared
-            url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
-        with opened_ownership(url, queue.store) as kept:
-            yield lambda: describing.status(queue, kept, name)
+        with describing.watching(self._opened(), checked_name("group", group), ownership) as look:
+            yield look
 
     def checkpoints(self, group: str) -> GroupCheckpoints:
         """How far a group is: the checkpoint of every partition."""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import partial
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyarrow import types as is_
 
-from partq_spark.base.errors import Invalid
-from partq_spark.client.row_sizes import objects_of, size_of
+from partq_spark.base.errors import BadRow
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import map_key
@@ -29,6 +29,8 @@ from partq_spark.query.columns import METADATA
 
 Take = Callable[[Any], Any]
 """Gives a value as Arrow takes it for one type, null never among them. Raises `RefusedValue`."""
+
+TakeOf = Callable[[pa.DataType], Take]
 
 _MISSING: Final = object()
 _FLOAT: Final = struct.Struct("=f")
@@ -49,9 +51,9 @@ class RefusedValue(Exception):
     def __str__(self) -> str:
         return f"column {'.'.join(self.path)!r}: {self.said}" if self.path else self.said
 
-    def at(self, place: str) -> Invalid:
-        """The same of a row that stands there."""
-        return Invalid(f"{place}, {self}" if self.path else f"{place} {self}")
+    def of_row(self, row: int) -> BadRow:
+        """The same of the row of this number."""
+        return BadRow.of(row, f", {self}" if self.path else f" {self}")
 
 
 class RowTaker:
@@ -63,8 +65,6 @@ class RowTaker:
         self.columns = columns
         self.schema = schema_of(columns)
         self._take = _Fields(self.schema, "column", how)
-        self._sizes = [size_of(field.type) for field in self.schema]
-        self._nested = [index for index, field in enumerate(self.schema) if is_.is_nested(field.type)]
         self._key = None if columns.key is None else self.schema.names.index(columns.key)
 
     def take(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -79,14 +79,6 @@ class RowTaker:
     def take_fields(self, places: Sequence[int | None], fields: Sequence[Any]) -> tuple[Any, ...]:
         """The same of the fields of a table's row; `places`: where each column stands in it, if it does."""
         return self._take.taken([_MISSING if place is None else fields[place] for place in places])
-
-    def size(self, values: Sequence[Any]) -> int:
-        """The bytes that count for the limit of one message: those that `log.schema.forms` finds."""
-        return sum(size(value) for size, value in zip(self._sizes, values, strict=True))
-
-    def objects(self, values: Sequence[Any]) -> int:
-        """How many Python objects they are, about: what they take in memory beside their bytes."""
-        return len(values) + sum(objects_of(values[index]) for index in self._nested)
 
     def _check_key(self, key: Any) -> None:
         name = (self.columns.key or "",)
@@ -153,15 +145,16 @@ class _Fields:
 # --- values of one type -----------------------------------------------------------------------------------------------
 
 
-def take_of(kind: pa.DataType) -> Take:
-    """For one type, in the normal form."""
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
-    if is_.is_decimal(kind):
-        return _decimal(kind)
+def take_of(kind: pa.DataType, scalar: TakeOf | None = None, name: TakeOf | None = None) -> Take:
+    """For one type, in the normal form. How a `scalar` is taken that is not nested, and the `name` of a member of what
+    becomes a MAP: by default as it is.
+    """
+    if not is_.is_nested(kind):
+        return scalar(kind) if scalar is not None else _decimal(kind) if is_.is_decimal(kind) else _SIMPLE[kind]
+    inner = partial(take_of, scalar=scalar, name=name)
     if is_.is_struct(kind):
-        return _struct(kind)
-    return _map(kind) if is_.is_map(kind) else _list(kind)
+        return _struct(kind, inner)
+    return _map(kind, inner, name or inner) if is_.is_map(kind) else _list(kind, inner)
 
 
 def _wrong(value: Any, text: str, wanted: str) -> RefusedValue:
@@ -333,8 +326,8 @@ _SIMPLE: Final[Mapping[pa.DataType, Take]] = {
 # --- what is nested ---------------------------------------------------------------------------------------------------
 
 
-def _struct(kind: pa.DataType) -> Take:
-    fields, names = _Fields(list(kind), "field", lambda field: take_of(field.type)), [field.name for field in kind]
+def _struct(kind: pa.DataType, inner: TakeOf) -> Take:
+    fields, names = _Fields(list(kind), "field", lambda field: inner(field.type)), [field.name for field in kind]
 
     def take(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -344,8 +337,8 @@ def _struct(kind: pa.DataType) -> Take:
     return take
 
 
-def _list(kind: pa.DataType) -> Take:
-    element = take_of(kind.value_type)
+def _list(kind: pa.DataType, inner: TakeOf) -> Take:
+    element = inner(kind.value_type)
 
     def take(value: Any) -> Any:
         value = _plain(value)
@@ -359,8 +352,8 @@ def _list(kind: pa.DataType) -> Take:
     return take
 
 
-def _map(kind: pa.DataType) -> Take:
-    key, item = take_of(kind.key_type), take_of(kind.item_type)
+def _map(kind: pa.DataType, inner: TakeOf, name: TakeOf) -> Take:
+    named, key, item = name(kind.key_type), inner(kind.key_type), inner(kind.item_type)
 
     def taken(value: Any, how: Take, name: str) -> Any:
         try:
@@ -374,11 +367,12 @@ def _map(kind: pa.DataType) -> Take:
             isinstance(each, tuple | list) and len(each) == 2 for each in given
         ):
             raise _wrong(value, type_text(kind), "a dict, or a list of pairs")
-        pairs = [(taken(name, key, "key"), taken(each, item, "value")) for name, each in given]
-        if any(name is None for name, _ in pairs):
+        how = named if isinstance(value, Mapping) else key
+        pairs = [(taken(first, how, "key"), taken(second, item, "value")) for first, second in given]
+        if any(first is None for first, _ in pairs):
             raise RefusedValue("a key of a map that is null", ("key",))
         if len(pairs) > 1:
-            seen = {map_key(name) for name, _ in pairs}
+            seen = {map_key(first) for first, _ in pairs}
             if len(seen) < len(pairs):
                 raise RefusedValue(f"{_shown(value)} has a key twice: give each once", ("key",))
         return pairs

@@ -1,5 +1,5 @@
-"""Tables of other libraries as messages, by the Arrow PyCapsule interface: columns are checked by name and type, then
-cast.
+"""Columns as messages: those of other libraries' tables, by the Arrow PyCapsule interface, and those of files. They are
+checked by name and type, then cast.
 
 A column that is no part of a message is refused. Large, view and dictionary forms are taken, with a copy. How a typed
 queue takes columns and values is decided in `log.schema.conform`.
@@ -7,16 +7,16 @@ queue takes columns and values is decided in `log.schema.conform`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
 
 import pyarrow as pa
+from pyarrow import types as is_
 
 from partq_spark.base.errors import BadRow, Invalid
-from partq_spark.log import destinations
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import as_form, pieces
-from partq_spark.log.schema.types import normal
+from partq_spark.log.schema.types import filled, list_of, normal, without_not_null
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.query.columns import METADATA
@@ -24,57 +24,94 @@ from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast, or held of a file, at a time
 CHUNK_BYTES = 4 * 1024 * 1024
+_HEADERS: Final = (HEADERS, list_of(pa.struct([("key", pa.string()), ("value", pa.string())])))
 
 
-def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
-    """The messages of anything with `__arrow_c_stream__`, as batches with the columns of a segment. Raises `Invalid`
-    naming the column that cannot be one.
+def rows_taking(given: pa.Schema, stage: Stage) -> Conversion:
+    """How a typed queue takes columns, by name, `_headers` among them; `_metadata`, which readers get, is left out.
+    Raises `Invalid` naming the column that it does not take, with both types.
+    """
+    schema = segment_schema(stage.columns, headers=HEADERS_NAME in given.names)
+    try:
+        return Conversion.to_queue(given, schema, beside=(METADATA,))
+    except Invalid as error:
+        raise Invalid(f"queue {stage.queue!r} cannot take these rows: {error}") from None
+
+
+def messages_taking(given: pa.Schema) -> Callable[[pa.Array, pa.RecordBatch], pa.RecordBatch]:
+    """How columns become the messages of an untyped queue: of keys, and of a batch with `value` and perhaps `headers`.
+    Whether texts are UTF-8, the log says. Raises `Invalid` naming the column whose type cannot be one.
+    """
+    value = given.field("value").type
+    if not _is_text(value):
+        raise Invalid(f"column 'value' has type {value}, it must be text or bytes: cast it")
+    with_headers = "headers" in given.names
+    if with_headers:
+        kind = given.field("headers").type
+        form = normal(filled(kind, HEADERS))
+        if form is None or without_not_null(form) not in _HEADERS:
+            raise Invalid(
+                f"column 'headers' has type {kind}, it must be a list of structs of key (string) and value (binary): "
+                "cast it"
+            )
+    schema = segment_schema(headers=with_headers)
+
+    def take(keys: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [keys, as_form(batch.column("value"), pa.binary())]
+        if with_headers:
+            columns.append(as_form(batch.column("headers"), HEADERS))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return take
+
+
+def table_batches(table: Any, stage: Stage | None, first_row: int) -> Iterator[pa.RecordBatch]:
+    """The messages of anything with `__arrow_c_stream__`, as batches with the columns of a segment. `stage` is that of
+    a queue that gets them: a typed one gets rows. `first_row` is the number of the first message, for errors. Raises
+    `Invalid` naming the column that is not taken, with its type, or the row and column of a value.
     """
     reader = _opened(table)
-    names = reader.schema.names
-    for name in names:
-        if name not in ("key", "value", "headers", *IGNORED):
-            raise Invalid(
-                f"column {name!r} ({reader.schema.field(name).type}) is no part of a message: give value, and if there "
-                "are any key and headers"
-            )
-    if "value" not in names:
-        raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): every message needs one")
-    taking = headers_taking(reader.schema, "headers")
-    row = 0
-    for batch in _chunks(reader, ("key", "value", "headers")):
-        columns = _key_and_value(batch)
-        if taking is not None:
-            columns.append(taken_headers(taking, batch, row))
-        yield pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers=taking is not None))
-        row += batch.num_rows
-
-
-def row_batches(table: Any, stage: Stage, first_row: int) -> Iterator[pa.RecordBatch]:
-    """The rows of anything with `__arrow_c_stream__`, as batches with the columns of a typed queue's segment.
-    `first_row` is the number of the first one, for errors. Raises `Invalid` naming the column that the queue does not
-    take, with both types, or the row and column of a value.
-    """
-    reader = _opened(table)
-    names = reader.schema.names
-    for name in names:
-        if name.startswith("__index_level_"):
-            raise Invalid(
-                f"column {name!r} is the index of a frame of pandas, no column of the queue's: leave it out with "
-                "frame.reset_index(drop=True)"
-            )
-    headers_of = headers_taking(reader.schema, HEADERS_NAME)
-    payload = [index for index, name in enumerate(names) if name not in (HEADERS_NAME, METADATA)]
-    taking = destinations.taking(stage, pa.schema([reader.schema.field(index) for index in payload]))
-    if taking is None:
-        raise Invalid(f"queue {stage.queue!r} is untyped, and takes no rows")
+    given = reader.schema
+    take: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ignored: Collection[str]
+    if stage is None or stage.columns is None:
+        take, ignored = _keys_and_values(given), IGNORED
+    else:
+        take, ignored = rows_taking(given, stage), (METADATA,)
     row = first_row
-    for batch in _chunks(reader, {*names} - {METADATA}):
-        made = taken(taking, batch.select(payload), row)
-        if headers_of is not None:
-            made = made.append_column(pa.field(HEADERS_NAME, HEADERS), taken_headers(headers_of, batch, row))
+    for batch in _chunks(reader, ignored):
+        try:
+            made = take(batch)
+        except BadRow as bad:
+            raise bad.moved(row + bad.row) from None
         yield made
         row += batch.num_rows
+
+
+def _keys_and_values(given: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    for field in given:
+        if field.name not in ("key", "value", "headers", *IGNORED):
+            raise Invalid(
+                f"column {field.name!r} ({field.type}) is no part of a message: give value, and if there are any key "
+                "and headers"
+            )
+    if "value" not in given.names:
+        raise Invalid(f"column 'value' is missing (found: {', '.join(given.names) or 'none'}): every message needs one")
+    take = messages_taking(given)
+    if "key" not in given.names:
+        return lambda batch: take(pa.nulls(batch.num_rows, pa.string()), batch)
+    if not _is_text(given.field("key").type):
+        raise Invalid(f"column 'key' has type {given.field('key').type}, it must be text or bytes: cast it")
+    return lambda batch: take(text_keys(batch.column("key")), batch)
+
+
+def text_keys(column: pa.Array) -> pa.Array:
+    """Texts or bytes as keys; whether they are UTF-8, the log says."""
+    return as_form(column, pa.binary()).view(pa.string())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return is_.is_null(kind) or normal(kind) in (pa.string(), pa.binary())
 
 
 def _opened(table: Any) -> pa.RecordBatchReader:
@@ -94,12 +131,18 @@ def _opened(table: Any) -> pa.RecordBatchReader:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise Invalid(f"column {twice!r} is there {names.count(twice)} times: select it once")
+    index = next((name for name in names if name.startswith("__index_level_")), None)
+    if index is not None:
+        raise Invalid(
+            f"column {index!r} is the index of a frame of pandas, no column of the queue's: leave it out with "
+            "frame.reset_index(drop=True)"
+        )
     return reader
 
 
-def _chunks(reader: pa.RecordBatchReader, wanted: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """What can be cast at a time, in bounded memory: of the columns `wanted`, those that need it."""
-    cast = [at for at, field in enumerate(reader.schema) if field.name in wanted and _is_cast(field.type)]
+def _chunks(reader: pa.RecordBatchReader, ignored: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """What can be cast at a time, in bounded memory: of the columns that are not `ignored`, those that need it."""
+    cast = [at for at, field in enumerate(reader.schema) if field.name not in ignored and _is_cast(field.type)]
     for batch in reader:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
             yield from pieces(batch.slice(start, CHUNK_ROWS), cast, CHUNK_BYTES)
@@ -108,46 +151,3 @@ def _chunks(reader: pa.RecordBatchReader, wanted: Collection[str]) -> Iterator[p
 def _is_cast(kind: pa.DataType) -> bool:
     form = normal(kind)
     return form is not None and form != kind  # None: it is refused
-
-
-def headers_taking(schema: pa.Schema, name: str) -> Conversion | None:
-    """How the column `name` becomes headers, in whatever form it comes; None if there is none. Raises `Invalid` for
-    another type.
-    """
-    if name not in schema.names:
-        return None
-    return Conversion.to_queue(pa.schema([schema.field(name)]), pa.schema([pa.field(name, HEADERS)]))
-
-
-def taken_headers(taking: Conversion, batch: pa.RecordBatch, first_row: int) -> pa.Array:
-    """A batch's headers. Raises `BadRow` for one that is not UTF-8."""
-    return taken(taking, batch.select(taking.schema.names), first_row).column(0)
-
-
-def taken(taking: Conversion, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-    """The batch as the queue takes it. Raises `BadRow`, which counts from `first_row` on."""
-    try:
-        return taking(batch)
-    except BadRow as bad:
-        raise bad.moved(first_row + bad.row) from None
-
-
-def _key_and_value(batch: pa.RecordBatch) -> list[pa.Array]:
-    value = _text(batch.column("value"), "value", pa.binary())
-    if "key" not in batch.schema.names:
-        return [pa.nulls(batch.num_rows, pa.string()), value]
-    return [_text(batch.column("key"), "key", pa.binary()).view(pa.string()), value]  # the log checks that it is UTF-8
-
-
-def _text(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
-    given = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_text = (
-        *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null),
-        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
-    )
-    if not any(test(given) for test in is_text):
-        raise Invalid(f"column {name!r} has type {given}, it must be text or bytes: cast it")
-    try:
-        return as_form(column, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Invalid(f"column {name!r} has type {given}, it must be {kind}: {error}") from None

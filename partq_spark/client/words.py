@@ -43,10 +43,10 @@ def queue_in_words(found: QueueDescription) -> Facts:
         ("oldest message", _oldest(found)),
         ("stored", size(found.bytes)),
         *(_setting(found, name, each) for name, each in found.config.settings().items()),
-        ("groups", ", ".join(each.group for each in found.groups) or "none"),
+        ("groups", ", ".join(found.groups) or "none"),
         ("held back", held_back_in_words(found.held_back or ()) or "nothing"),
         ("writers", f"{found.writers:,} remembered"),
-        ("head", f"{size(found.head.bytes)}, change {found.head.sequence:,}"),
+        ("head", f"{size(found.log.head_bytes)}, change {found.log.sequence:,}"),
         ("log", _log(found.log)),
     ]
     if len(found.layouts) > 1:
@@ -263,8 +263,8 @@ def first(plan: GroupPlan, *, done: bool) -> str:
 def waits_in_words(plan: GroupPlan, *, done: bool) -> Iterator[str]:
     """What waits for what, and what is not known; the lines behind `first`."""
     together: dict[tuple[int, ...], list[int]] = {}
-    for wait in plan.waits:
-        together.setdefault(wait.waits_for, []).append(wait.partition)
+    for partition, others in plan.waits.items():
+        together.setdefault(others, []).append(partition)
     for others, those in list(together.items())[:MOST_WAITS]:
         verb = ("waits" if len(those) == 1 else "wait") if done else "would wait"
         yield f"What comes to {partitions(those)} {verb} for {partitions(others)}."

@@ -12,7 +12,7 @@ from typing import Final
 
 from partq_spark.base.words import age, plural, readable, size, when
 from partq_spark.client import DamagedQueue, Message, QueueDescription, QueueSummary, words
-from partq_spark.client.json_values import row_text
+from partq_spark.client.messages import row_text
 from partq_spark.page.memory import History, rate
 
 SHOWN_BYTES: Final = 2000
@@ -114,7 +114,7 @@ def _behind(group: str, described: QueueDescription | None) -> str:
     if described is None or described.held_back is None:
         return ""
     mine = [each for each in described.held_back if each.group == group]
-    if any(each.for_ever for each in mine) or group not in [each.group for each in described.groups]:
+    if any(each.for_ever for each in mine) or group not in described.groups:
         return ""
     return f"{plural(sum(each.messages for each in mine), 'message')} behind"
 

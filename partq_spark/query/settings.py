@@ -31,9 +31,9 @@ class GroupOptions:
 
     name: str
     ownership: str  # none, store, or a canonical Redis URL
-    keep_offsets: bool  # False with checkpoints=none
-    flow: str | None  # None: generated, and kept in the query's offsets
-    checkpoint_interval_s: float | None  # None: the store's default
+    keep_offsets: bool = True  # False with checkpoints=none
+    flow: str | None = None  # None: generated, and kept in the query's offsets
+    checkpoint_interval_s: float | None = None  # None: the store's default
     session_timeout_s: float
     max_poll_interval_s: float | None
     manual_acks: bool = False  # ackMode=manual
@@ -46,13 +46,13 @@ class SourceOptions:
     target: QueueAddress
     group: GroupOptions | None
     start: Boundary | None  # None: the role's default
-    end: Boundary
+    end: Boundary = Boundary(edge="latest")
     max_messages: int | None
     max_bytes: int | None
     max_delivered_unacked: int | None  # messages
-    fail_on_data_loss: bool
+    fail_on_data_loss: bool = True
     include_headers: bool
-    poll_interval_s: float | None  # None: the store's default
+    poll_interval_s: float | None = None  # None: the store's default
 
     @property
     def is_shared(self) -> bool:

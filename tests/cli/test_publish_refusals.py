@@ -60,7 +60,7 @@ FILES: list[tuple[str, Any, str]] = [
     ("a.parquet", "PAR1 no", "FILE is no Parquet file that can be read"),
     ("a.parquet", {"value": ["a", None]}, "FILE row 2 has no value"),
     ("a.parquet", {"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
-    ("a.parquet", {"value": ["a"], "headers": ["x"]}, "FILE has a column 'headers' of type string"),
+    ("a.parquet", {"value": ["a"], "headers": ["x"]}, "FILE: column 'headers' has type "),
     ("a.parquet", {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'm' has type map<"),
     ("a.parquet", {"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, "the key of FILE row 2 is not valid UTF-8"),
     ("a.parquet --key-column id", {"id": texts(b"a", BAD), "n": [1, 2]}, "FILE row 2 has text in 'id'"),

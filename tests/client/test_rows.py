@@ -18,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.client.files.parsing import field_of_csv, member_of_json
-from partq_spark.client.json_values import ExactDecoder, json_of
+from partq_spark.client.files.readers import ExactDecoder
+from partq_spark.client.messages import json_of
+from partq_spark.client.outgoing import size_of
 from partq_spark.client.rows import RefusedValue, RowTaker, take_of
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.forms import row_bytes
@@ -152,7 +154,9 @@ def test_any_row_is_taken_as_it_is_and_measured_as_the_log_does(batch: pa.Record
     columns = [pa.array([row[index] for row in found], field.type) for index, field in enumerate(batch.schema)]
     again = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
     assert same(again.to_pylist(), batch.to_pylist())
-    assert [rows.size(row) for row in found] == row_bytes(batch).to_pylist()
+    sizes = [size_of(kind) for kind in batch.schema.types]
+    measured = [sum(size(value) for size, value in zip(sizes, row, strict=True)) for row in found]
+    assert measured == row_bytes(batch).to_pylist()
 
 
 # --- one way in is as good as another ---------------------------------------------------------------------------------

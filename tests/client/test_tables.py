@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import partq
-from partq_spark.client.tables import CHUNK_BYTES, message_batches, row_batches
+from partq_spark.client.tables import CHUNK_BYTES, table_batches
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
@@ -233,9 +233,8 @@ def test_a_long_text_in_many_rows_is_cast_in_bounded_memory(make: Make, ddl: str
     assert table.nbytes < 3 * len(LONG), "and cast it takes 10 GB"
     before = pa.total_allocated_bytes()
     log = QueueLog(open_store(queue.store), queue.namespace, queue.name)
-    batches = row_batches(table, stage_of(log.refresh()), 0) if ddl else message_batches(table)
     most = 0
-    for batch in islice(batches, 10):
+    for batch in islice(table_batches(table, stage_of(log.refresh()), 0), 10):
         assert batch.num_rows == CHUNK_BYTES // len(LONG)
         most = max(most, pa.total_allocated_bytes() - before)
     assert most < 4 * CHUNK_BYTES

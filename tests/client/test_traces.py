@@ -104,7 +104,7 @@ def test_what_is_acknowledged_by_hand_is_told_too(traces: Traces) -> None:
             return {"still": [*message["p"]]}
 
     where = SpanSubject("orders", "default", "billing")
-    hand = partq.InHand(Line(), "reader", {0: partq.Held(1, 0, 5)}, where=where)  # type: ignore[arg-type] # as far as asked
+    hand = partq.InHand(Line(), "reader", {0: partq.Held(1, 0, 5)}, _where=where)  # type: ignore[arg-type] # as far as asked
     with traces.tracer.start_as_current_span("bill"):
         assert hand.acknowledge({0: 5}) == {0}
     assert hand.acknowledge({}) == frozenset()

@@ -150,7 +150,7 @@ def sample(folder: Path, queue: partq.Queue, at_s: float) -> Sample:
         at_s=at_s,
         objects=len(sizes),
         bytes=sum(sizes),
-        head_bytes=found.head.bytes,
+        head_bytes=found.log.head_bytes,
         messages=found.messages,
         references=found.log.chunks,
         entries=found.log.entries,

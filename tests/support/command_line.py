@@ -56,7 +56,7 @@ class Partq:
     def is_untouched(self, queue: str = "orders") -> bool:
         """Whether a queue is as it was made: nothing was published."""
         shown = self.json("queue", "describe", queue)
-        return bool(shown["messages"] == 0 and shown["head"]["sequence"] == 1)
+        return bool(shown["messages"] == 0 and shown["log"]["sequence"] == 1)
 
 
 def json_lines(rows: Iterable[object]) -> str:

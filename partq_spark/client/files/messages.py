@@ -1,19 +1,25 @@
-"""How rows of files become messages: by a typed queue's columns, or as keys, values and headers. CSV and JSON lines go
-one way to a typed queue, through the checks of `client.rows`; CSV is a table of texts for an untyped one, as Parquet
-is a table of columns. What does not fit is named by file, and line or row.
+"""How rows of files become messages: by a typed queue's columns, or as keys, values and headers. Parquet, and CSV for
+an untyped queue, is taken as any table is (`client.tables`), CSV for a typed one and JSON lines by the checks of
+`client.rows`. What does not fit is named by file, and line or row.
+
+Files are known by their extension; standard input is JSON lines.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import BadRow, Invalid
+from partq_spark.client.arguments import STANDARD_INPUT, checked_file_kind
 from partq_spark.client.files import json_text
 from partq_spark.client.files.parsing import (
     ENCODING,
@@ -24,51 +30,54 @@ from partq_spark.client.files.parsing import (
     json_kind,
     member_of_json,
 )
-from partq_spark.client.files.readers import CsvFile, JsonFile, JsonLine, Lines, ParquetFile, Part, is_text
-from partq_spark.client.json_values import ExactDecoder, number
+from partq_spark.client.files.readers import (
+    CsvFile,
+    ExactDecoder,
+    JsonFile,
+    JsonLine,
+    Lines,
+    ParquetFile,
+    Part,
+    is_text,
+)
 from partq_spark.client.rows import RefusedValue, RowTaker
-from partq_spark.client.tables import headers_taking, taken_headers
+from partq_spark.client.tables import messages_taking, rows_taking, text_keys
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
+from partq_spark.log.segment_columns import HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
 
+@dataclass(frozen=True, slots=True)
 class MessageSource:
-    """The messages of a file, read once, in bounded memory. `name` is the file as the user wrote it; `meaning` says how
-    rows become messages, or is empty where there is nothing to say.
+    """The messages of a file, read once, in bounded memory: `messages` makes a batch of the rows of a part, or raises
+    `BadRow`. `meaning` says how rows become messages, or is empty where there is nothing to say.
     """
 
-    def __init__(
-        self,
-        file: CsvFile | JsonFile | ParquetFile,
-        parts: Iterator[Part[Any]],
-        messages: Callable[[Part[Any]], pa.RecordBatch],
-        *,
-        meaning: str = "",
-    ) -> None:
-        self.name = file.name
-        self.meaning = meaning
-        self.progress = file.progress
-        """How much has been read, and of how much (None: nobody knows), in one unit."""
-        self._parts = parts
-        self._messages = messages
+    file: CsvFile | JsonFile | ParquetFile
+    parts: Iterator[Part[Any]]
+    messages: Callable[[Any], pa.RecordBatch]
+    meaning: str = ""
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
         """With the columns of a segment, each with what says where its rows stand. Raises `Invalid` naming file and
         line or row for what is no message; what no queue takes the log refuses, by `BadRow`.
         """
-        for part in self._parts:
-            yield self._messages(part), part.place
+        for part in self.parts:
+            try:
+                made = self.messages(part.rows)
+            except BadRow as bad:
+                raise bad.at(part.place(bad.row)) from None
+            yield made, part.place
 
 
-def _from_values(schema: pa.Schema, part: Part[list[Sequence[Any]]]) -> pa.RecordBatch:
+def _from_values(schema: pa.Schema, rows: list[Sequence[Any]]) -> pa.RecordBatch:
     """Of rows, each the values of these columns."""
-    arrays = [pa.array(values, field.type) for values, field in zip(zip(*part.rows, strict=True), schema, strict=True)]
+    arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -91,23 +100,22 @@ class Rows:
         take = partial(RowTaker(self.columns, field_of_csv).take_fields, places)
         how = [(field, place, field_of_csv(field)) for field, place in zip(schema, places, strict=True)]
 
-        def made(part: Part[list[list[str]]]) -> pa.RecordBatch:
+        def made(rows: list[list[str]]) -> pa.RecordBatch:
             """Column by column, which is faster; by rows where one is refused, to say the first."""
-            given = list(zip(*part.rows, strict=True))
-            rows = len(part.rows)
+            given = list(zip(*rows, strict=True))
             try:
                 arrays = [
-                    pa.nulls(rows, field.type)
+                    pa.nulls(len(rows), field.type)
                     if place is None
                     else pa.array(list(map(taken, given[place])), field.type)
                     for field, place, taken in how
                 ]
             except RefusedValue:
-                for index, row in enumerate(part.rows):
+                for index, row in enumerate(rows):
                     try:
                         take(row)
                     except RefusedValue as error:
-                        raise error.at(part.place(index)) from None
+                        raise error.of_row(index) from None
                 raise
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -131,34 +139,18 @@ class Rows:
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
         """Columns in any form that loses nothing, and perhaps `_headers`."""
         file = ParquetFile(opened, name, instants=True)
-        payload = [field for field in file.schema if field.name not in (HEADERS_NAME, METADATA)]
-        names = [field.name for field in payload]
-        taking = self._taking(name, pa.schema(payload))
-        try:
-            headers = headers_taking(file.schema, HEADERS_NAME)
-        except Invalid as error:
-            raise Invalid(f"{name}: {error}") from None
-
-        def made(part: Part[pa.RecordBatch]) -> pa.RecordBatch:
-            try:
-                rows = taking(part.rows.select(names))
-                if headers is None:
-                    return rows
-                taken = taken_headers(headers, part.rows, 0)
-                return rows.append_column(pa.field(HEADERS_NAME, HEADERS), taken)
-            except BadRow as bad:
-                raise bad.at(part.place(bad.row)) from None
-
-        return MessageSource(file, file.parts([*names, *([] if headers is None else [HEADERS_NAME])]), made)
+        names = [each for each in file.schema.names if each != METADATA]
+        taking = self._taking(name, pa.schema([file.schema.field(each) for each in names]))
+        return MessageSource(file, file.parts(names), lambda batch: taking(batch.select(names)))
 
     def _taking(self, name: str, given: pa.Schema) -> Conversion:
         """How the queue takes a file's columns. Raises `Invalid` that names the file and the first that does not
         fit.
         """
         try:
-            return Conversion.to_queue(given, schema_of(self.columns))
+            return rows_taking(given, self.stage)
         except Invalid as error:
-            raise Invalid(f"{name}: queue {self.stage.queue!r} cannot take these rows: {error}") from None
+            raise Invalid(f"{name}: {error}") from None
 
 
 # --- for an untyped queue ---------------------------------------------------------------------------------------------
@@ -182,27 +174,24 @@ class KeysAndValues:
         shape = self._shape(file.name, file.columns)
         if not shape.whole and "headers" in file.columns:
             raise Invalid(f"{file.name} has a column 'headers': CSV cannot hold them, use JSON lines or Parquet")
+        schema = pa.schema([pa.field(name, pa.string()) for name in file.columns])
+        taken = self._taking(shape, file.name, schema, untyped=True)
 
-        def made(part: Part[list[list[str]]]) -> pa.RecordBatch:
-            columns: dict[str, pa.Array] = {}
-            for name, column in zip(file.columns, zip(*part.rows, strict=True), strict=True):
-                texts = pa.array(column, pa.string())
-                columns[name] = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-            return _from_table(shape, file.name, columns, part, untyped=True)
+        def made(rows: list[list[str]]) -> pa.RecordBatch:
+            texts = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+            columns = [pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column) for column in texts]
+            return taken(pa.RecordBatch.from_arrays(columns, schema=schema))
 
-        return MessageSource(file, file.parts(), made, meaning=shape.meaning)
+        return MessageSource(file, file.parts(), made, shape.meaning)
 
     def json(self, lines: Lines) -> MessageSource:
         """One object per line, in the form that `partq browse --json` prints, or rows of any shape: the first line
         decides.
         """
-        file = JsonFile(lines, example='{"key": "a", "value": "text"}', decoder=ExactDecoder(number))
-        columns = file.columns
+        file = JsonFile(lines, example='{"key": "a", "value": "text"}', decoder=ExactDecoder(str.encode))
         shape = _Shape(key="key", whole=False)
-        if file.first_line is not None and ("value" in columns or not self.messages_only):
-            shape = self._shape(f"{file.name} line {file.first_line}", columns, also=(ENCODING,))
-        if shape.key is None and not shape.whole:
-            shape = _Shape(key="key", whole=False)  # a later line may have one
+        if file.first_line is not None and ("value" in file.columns or not self.messages_only):
+            shape = self._shape(f"{file.name} line {file.first_line}", file.columns, also=(ENCODING,))
         known = {shape.key, "value", "headers", ENCODING, *IGNORED}
 
         def message(line: JsonLine) -> Sequence[Any]:
@@ -223,22 +212,52 @@ class KeysAndValues:
 
         # Whether a later line has headers nobody knows yet, and all segments of a publish have the same columns.
         made = partial(_from_values, segment_schema(headers=not shape.whole))
-        return MessageSource(file, file.parts(whole if shape.whole else message), made, meaning=shape.meaning)
+        return MessageSource(file, file.parts(whole if shape.whole else message), made, shape.meaning)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
         file = ParquetFile(opened, name)
         names = file.schema.names
         shape = self._shape(name, names)
         wanted = None if shape.whole else [each for each in names if each in (shape.key, "value", "headers")]
-
-        def made(part: Part[pa.RecordBatch]) -> pa.RecordBatch:
-            columns = dict(zip(part.rows.schema.names, part.rows.columns, strict=True))
-            return _from_table(shape, name, columns, part, untyped=False)
-
-        return MessageSource(file, file.parts(wanted), made, meaning=shape.meaning)
+        taken = self._taking(shape, name, file.schema)
+        return MessageSource(file, file.parts(wanted), taken, shape.meaning)
 
     def _shape(self, name: str, columns: Sequence[str], also: Sequence[str] = ()) -> _Shape:
-        return _shape_of(name, columns, key_column=self.key_column, whole_rows=self.whole_rows, also=also)
+        """How to publish a table with these columns. Raises `Invalid` where it could be meant in two ways.
+
+        A table with a column `value` holds messages (key, value, headers). In any other each whole row becomes a value.
+        `also` are further columns that a table of messages may have.
+        """
+        given = self.key_column
+        if given is not None and given not in columns:
+            raise Invalid(
+                f"{name} has no column {given!r} (--key-column), it has {', '.join(columns)}: name one of them"
+            )
+        key = "key" if given is None else given
+        if self.whole_rows or "value" not in columns:
+            return _Shape(key=key if key in columns else None, whole=True)
+        known = {key, "value", "headers", *IGNORED, *also}
+        unknown = [column for column in columns if column not in known]
+        if unknown:
+            raise Invalid(
+                f"{name} has a column 'value', so its rows are taken for messages, but {unknown[0]!r} is no part of a "
+                "message: give --whole-rows to publish each row as a JSON object, or leave that column out"
+            )
+        return _Shape(key=key, whole=False)
+
+    def _taking(
+        self, shape: _Shape, name: str, given: pa.Schema, *, untyped: bool = False
+    ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """How batches of a file's columns become messages; `untyped`: they are texts. Raises `Invalid` naming the
+        column whose type cannot be one.
+        """
+        if shape.whole:
+            return partial(_whole_rows, shape.key, untyped=untyped)
+        try:
+            take = messages_taking(given)
+        except Invalid as error:
+            raise Invalid(f"{name}: {error}, or give --whole-rows to publish each row as a JSON object") from None
+        return lambda batch: take(_keys(shape.key, batch), batch)
 
     def _key(self, name: str | None, row: Mapping[str, Any]) -> str | None:
         if name is None:
@@ -256,7 +275,7 @@ class KeysAndValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shape:
-    """How the columns of a table become messages. `key` is the column of the key, if there is one.
+    """How rows become messages. `key` is the column of the key; None: there is none.
 
     `whole`: the whole row becomes the value, as a JSON object; else there is a column `value`.
     """
@@ -268,85 +287,78 @@ class _Shape:
     def meaning(self) -> str:
         """For the summary; empty for a plain table of messages."""
         if not self.whole:
-            return "" if self.key in (None, "key") else f"key from {self.key!r}"
+            return "" if self.key == "key" else f"key from {self.key!r}"
         return "each row as a JSON object, " + ("without keys" if self.key is None else f"key from {self.key!r}")
 
 
-def _shape_of(
-    name: str, columns: Sequence[str], *, key_column: str | None, whole_rows: bool, also: Sequence[str] = ()
-) -> _Shape:
-    """How to publish a table with these columns. Raises `Invalid` where it could be meant in two ways.
-
-    A table with a column `value` holds messages (key, value, headers). In any other each whole row becomes a value.
-    `also` are further columns that a table of messages may have.
-    """
-    if key_column is not None and key_column not in columns:
-        raise Invalid(
-            f"{name} has no column {key_column!r} (--key-column), it has {', '.join(columns)}: name one of them"
-        )
-    key = key_column if key_column is not None else ("key" if "key" in columns else None)
-    if whole_rows or "value" not in columns:
-        return _Shape(key=key, whole=True)
-    known = {key, "value", "headers", *IGNORED, *also}
-    unknown = [column for column in columns if column not in known]
-    if unknown:
-        raise Invalid(
-            f"{name} has a column 'value', so its rows are taken for messages, but {unknown[0]!r} is no part of a "
-            "message: give --whole-rows to publish each row as a JSON object, or leave that column out"
-        )
-    return _Shape(key=key, whole=False)
-
-
-def _from_table(
-    shape: _Shape, name: str, columns: Mapping[str, pa.Array], part: Part[Any], *, untyped: bool
-) -> pa.RecordBatch:
-    """Of the columns of a table; `untyped`: they are texts. Raises `Invalid` naming the column whose type cannot be
-    one.
-    """
-    rows = len(part.numbers)
-    key = pa.nulls(rows, pa.string()) if shape.key is None else _key(columns[shape.key], shape.key)
-    if not shape.whole:
-        arrays = [key, _value(columns["value"], name)]
-        if "headers" in columns:
-            arrays.append(_headers(columns["headers"], name))
-        return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers="headers" in columns))
-    for column in () if untyped else columns:  # what has no types was decoded when it was read
-        bad = first_not_utf8(columns[column])
+def _whole_rows(key: str | None, batch: pa.RecordBatch, *, untyped: bool) -> pa.RecordBatch:
+    """Each row as a JSON object."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for name, column in () if untyped else columns.items():  # what has no types was decoded when it was read
+        bad = first_not_utf8(column)
         if bad is not None:
-            raise Invalid(
-                f"{part.place(bad)} has text in {column!r} that is not UTF-8, which JSON cannot hold: make that column "
-                "binary (it becomes base64), or encode it"
+            raise BadRow.of(
+                bad,
+                f" has text in {name!r} that is not UTF-8, which JSON cannot hold: make that column binary (it becomes "
+                "base64), or encode it",
             )
     value = json_text.objects(columns, untyped=untyped).cast(pa.binary())
-    return pa.RecordBatch.from_arrays([key, value], schema=segment_schema())
+    return pa.RecordBatch.from_arrays([_keys(key, batch), value], schema=segment_schema())
 
 
-def _key(column: pa.Array, key: str) -> pa.Array:
-    """As text; whether it is UTF-8, the log says."""
-    if pa.types.is_binary(column.type):
-        return column.view(pa.string())
-    if pa.types.is_large_binary(column.type):
-        return column.cast(pa.binary()).view(pa.string())
-    return json_text.texts(column, key)
+def _keys(key: str | None, batch: pa.RecordBatch) -> pa.Array:
+    """The column of the key as text; nulls where there is none."""
+    if key is None or key not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.string())
+    column = batch.column(key)
+    return text_keys(column) if is_text(column.type) else json_text.texts(column, key)
 
 
-def _value(column: pa.Array, name: str) -> pa.Array:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _value(column.dictionary_decode(), name)
-    if is_text(kind):
-        return column.cast(pa.binary())
-    raise Invalid(
-        f"{name} has a column 'value' of type {kind}, a message's value is text or bytes: give --whole-rows to publish "
-        "each row as a JSON object, or turn the column into text"
-    )
+# --- opened -----------------------------------------------------------------------------------------------------------
 
 
-def _headers(column: pa.Array, name: str) -> pa.Array:
+@contextmanager
+def open_source(
+    path: str, *, key_column: str | None, whole_rows: bool, max_message_bytes: int, stage: Stage | None = None
+) -> Iterator[MessageSource]:
+    """The messages in the file at `path`, or on standard input for `-`. `stage` is that of a queue that gets them: a
+    typed one gets rows. Raises `Invalid` for what cannot be read.
+
+    `max_message_bytes` bounds the memory for a line.
+    """
+    forms: KeysAndValues | Rows
+    if stage is None or stage.columns is None:
+        slip = path == STANDARD_INPUT and key_column is None and not whole_rows
+        forms = KeysAndValues(key_column=key_column, whole_rows=whole_rows, messages_only=slip)
+    else:
+        _check_typed(stage.queue, stage.columns, key_column, whole_rows=whole_rows)
+        forms = Rows(stage=stage, columns=stage.columns)
+    # JSON may spend six characters on a byte (\u0000), and CSV two.
+    most_bytes = 6 * max_message_bytes + 1024 * 1024
+    if path == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise Invalid("standard input is closed: give it JSON lines, or name a file")
+        lines = Lines(sys.stdin.buffer, "standard input", compressed=False, most_bytes=most_bytes)
+        yield forms.json(lines)
+        return
+    kind, compressed = checked_file_kind(path)
     try:
-        return column.cast(HEADERS)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Invalid(
-            f"{name} has a column 'headers' of type {column.type}, it must be a list of structs of key (string) and "
-            f"value (binary): {error}"
-        ) from None
+        file = Path(path).open("rb")  # noqa: SIM115 - entered below, so that only what opening raises is caught
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        said = getattr(error, "strerror", None) or error
+        raise Invalid(f"{path!r} cannot be opened: {said}; give the path of a file that can be read") from None
+    with file:
+        if kind == "parquet":
+            yield forms.parquet(file, path)
+            return
+        lines = Lines(file, path, compressed=compressed, most_bytes=most_bytes)
+        yield forms.csv(lines, most_bytes) if kind == "csv" else forms.json(lines)
+
+
+def _check_typed(queue: str, columns: Columns, key_column: str | None, *, whole_rows: bool) -> None:
+    """Raises `Invalid` for what does not go with a typed queue."""
+    if key_column is not None:
+        is_key = "its messages have no key" if columns.key is None else f"its key is its column {columns.key!r}"
+        raise Invalid(f"queue {queue!r} is typed, and {is_key}: leave the key column (--key-column) out")
+    if whole_rows:
+        raise Invalid(f"queue {queue!r} is typed, its messages are rows: leave whole rows (--whole-rows) out")

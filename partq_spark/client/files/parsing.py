@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -21,15 +22,17 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types as is_
 
-from partq_spark.client.json_values import ExactDecoder, compact
-from partq_spark.client.rows import RefusedValue, take_of
+from partq_spark.client.files.readers import ExactDecoder
+from partq_spark.client.rows import RefusedValue, Take, take_of
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ
 
 ENCODING: Final = "value_encoding"
+_OF_HEADER: Final = frozenset(("key", "value", ENCODING))
+_TEXT_OR_NULL: Final = (str, type(None))
 
 Parse = Callable[[Any], Any]
-"""Gives a Python value. Raises `RefusedValue`."""
+"""Gives a Python value of a text, or of a value of JSON that is not null. Raises `RefusedValue`."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,18})?")
@@ -43,17 +46,14 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _JSON: Final = ExactDecoder()
 
 
-def field_of_csv(field: pa.Field) -> Parse:
-    """What a column takes of a field of CSV, checked; one that is empty is null."""
-    parse, take, is_itself = of_text(field.type), take_of(field.type), is_.is_string(field.type)
+def field_of_csv(field: pa.Field) -> Take:
+    """What a column takes of a field of CSV; one that is empty is null."""
+    take = _take_of_text(field.type)
 
     def taken(text: str) -> Any:
-        if text:
-            value = text if is_itself else parse(text)
-            if value is not None:
-                return take(value)
-        if field.nullable:
-            return None
+        value = take(text) if text else None
+        if value is not None or field.nullable:
+            return value
         raise RefusedValue(
             f"empty, which is null in CSV, and the queue's schema says {type_text(field.type)} NOT NULL: give a value "
             "(an empty text in JSON lines or Parquet)"
@@ -62,35 +62,37 @@ def field_of_csv(field: pa.Field) -> Parse:
     return taken
 
 
-def member_of_json(field: pa.Field) -> Parse:
-    """What a column takes of a value of JSON that is not null, checked."""
-    parse, take = of_json(field.type), take_of(field.type)
+def member_of_json(field: pa.Field) -> Take:
+    """What a column takes of a value of JSON that is not null."""
+    return _take_of_json(field.type)
+
+
+def _take_of_text(kind: pa.DataType) -> Take:
+    return _nested_text(kind) if is_.is_nested(kind) else _checked(_of_text(kind), kind)
+
+
+def _take_of_json(kind: pa.DataType) -> Take:
+    return take_of(kind, lambda scalar: _checked(_of_json(scalar), scalar), _take_of_text)
+
+
+def _checked(parse: Parse, kind: pa.DataType) -> Take:
+    take = take_of(kind)
     return take if parse is _itself else lambda value: take(parse(value))
 
 
-def of_text(kind: pa.DataType) -> Parse:
-    """From a field of CSV that is not empty."""
+def _of_text(kind: pa.DataType) -> Parse:
+    """From a text that is not empty."""
     if is_.is_string(kind):
         return _itself
-    if is_.is_nested(kind):
-        return _nested_text(kind)
     if is_.is_boolean(kind):
         return _boolean
     if is_.is_integer(kind):
         return _whole(type_text(kind))
-    if is_.is_floating(kind):
-        return _float(type_text(kind))
-    return _of_string(kind)
+    return _float(type_text(kind)) if is_.is_floating(kind) else _of_string(kind)
 
 
-def of_json(kind: pa.DataType) -> Parse:
-    """From a value of JSON that is not null, numbers with a fraction being `Decimal`."""
-    if is_.is_map(kind):
-        return _map(kind)
-    if is_.is_struct(kind):
-        return _struct(kind)
-    if is_.is_list(kind):
-        return _list(kind)
+def _of_json(kind: pa.DataType) -> Parse:
+    """Numbers with a fraction are `Decimal`."""
     if is_.is_floating(kind):
         return _number(type_text(kind))
     if is_.is_boolean(kind) or is_.is_integer(kind) or is_.is_string(kind):
@@ -105,9 +107,6 @@ def _wrong(value: object, text: str, wanted: str) -> RefusedValue:
 
 def _itself(value: Any) -> Any:
     return value
-
-
-# --- from texts -------------------------------------------------------------------------------------------------------
 
 
 def _boolean(text: str) -> Any:
@@ -206,22 +205,6 @@ def _time(text: str, name: str, wanted: str, *, zone: bool) -> Any:
         raise _wrong(text, name, wanted) from None
 
 
-def _nested_text(kind: pa.DataType) -> Parse:
-    parse_json = of_json(kind)
-
-    def parse(text: str) -> Any:
-        try:
-            value = _JSON.decode(text)
-        except (ValueError, RecursionError) as error:
-            raise _wrong(text, type_text(kind), f"JSON ({error})") from None
-        return None if value is None else parse_json(value)
-
-    return parse
-
-
-# --- from JSON --------------------------------------------------------------------------------------------------------
-
-
 def _number(name: str) -> Parse:
     def parse(value: Any) -> Any:
         if isinstance(value, str):
@@ -233,42 +216,17 @@ def _number(name: str) -> Parse:
     return parse
 
 
-def _inside(name: str, parse: Parse, value: Any) -> Any:
-    """What is parsed of a value that may be null."""
-    try:
-        return None if value is None else parse(value)
-    except RefusedValue as error:
-        raise error.inside(name) from None
+def _nested_text(kind: pa.DataType) -> Take:
+    take = _take_of_json(kind)
 
+    def taken(text: str) -> Any:
+        try:
+            value = _JSON.decode(text)
+        except (ValueError, RecursionError) as error:
+            raise _wrong(text, type_text(kind), f"JSON ({error})") from None
+        return None if value is None else take(value)
 
-def _list(kind: pa.DataType) -> Parse:
-    element = of_json(kind.value_type)
-    return lambda value: [_inside("element", element, each) for each in value] if isinstance(value, list) else value
-
-
-def _struct(kind: pa.DataType) -> Parse:
-    fields = {field.name.lower(): of_json(field.type) for field in kind}
-
-    def parse(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: _inside(name, fields.get(name.lower(), _itself), each) for name, each in value.items()}
-
-    return parse
-
-
-def _map(kind: pa.DataType) -> Parse:
-    """An object, or a list of pairs."""
-    text, key, item = of_text(kind.key_type), of_json(kind.key_type), of_json(kind.item_type)
-
-    def parse(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return [(_inside("key", text, name), _inside("value", item, each)) for name, each in value.items()]
-        if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
-            return [(_inside("key", key, name), _inside("value", item, each)) for name, each in value]
-        return value
-
-    return parse
+    return taken
 
 
 # --- the parts of a message that JSON says in the same way everywhere -------------------------------------------------
@@ -290,9 +248,42 @@ def bytes_of(value: Any, encoding: Any, what: str) -> bytes:
     if encoding == "base64":
         raise RefusedValue(f"has {json_kind(value)} for its {what}, and value_encoding=base64: give a string")
     try:
-        return compact(value).encode()
+        return _compact(value).encode()
     except (ValueError, RecursionError) as error:  # half a surrogate pair, a number that became infinite
         raise RefusedValue(f"has a {what} that cannot be written as JSON ({error})") from None
+
+
+def _exact_float(text: bytes) -> float:
+    """The float that says the same as a number as it is written; infinite where no float is so large. Raises
+    `TypeError` if a float would lose digits, or their form.
+    """
+    found = float(text)
+    if repr(found).encode() != text and not math.isinf(found):
+        raise TypeError
+    return found
+
+
+# json.dumps would make one for every value.
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False, default=_exact_float
+)
+
+
+def _compact(value: Any) -> str:
+    """What was read (`ExactDecoder(str.encode)`) as JSON without spaces, its numbers as they were written. Raises
+    `ValueError` for what JSON has no words for.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except TypeError:  # of one of these numbers
+        pass
+    match value:
+        case bytes():
+            return value.decode()
+        case dict():
+            return f"{{{','.join(f'{_compact(name)}:{_compact(each)}' for name, each in value.items())}}}"
+        case _:
+            return f"[{','.join(map(_compact, value))}]"
 
 
 def headers_of(headers: Any) -> list[dict[str, Any]] | None:
@@ -305,11 +296,11 @@ def headers_of(headers: Any) -> list[dict[str, Any]] | None:
         raise RefusedValue(f"has {json_kind(headers)} for its headers: give an object, or a list of key and value")
     found: list[dict[str, Any]] = []
     for header in headers:
-        if not isinstance(header, dict) or not isinstance(header.get("key"), str | None):
+        if not isinstance(header, dict) or not isinstance(header.get("key"), _TEXT_OR_NULL):
             raise RefusedValue('has a header that is none: write {"key": "trace", "value": "text"}')
-        unknown = [name for name in header if name not in ("key", "value", ENCODING)]
-        if unknown:
-            raise RefusedValue(f"has a header with {unknown[0]!r}: only key, value and value_encoding belong there")
+        if not header.keys() <= _OF_HEADER:
+            unknown = next(name for name in header if name not in _OF_HEADER)
+            raise RefusedValue(f"has a header with {unknown!r}: only key, value and value_encoding belong there")
         key, value = header.get("key"), header.get("value")
         if key is not None:
             encoded(key, "header's key")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import chain
-from typing import Any, BinaryIO, Generic, TypeVar, cast
+from typing import Any, BinaryIO, Final, Generic, NoReturn, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
-from partq_spark.client.json_values import ExactDecoder
 from partq_spark.client.rows import RefusedValue
 from partq_spark.client.tables import CHUNK_BYTES, CHUNK_ROWS
 from partq_spark.log.schema.forms import pieces
@@ -23,6 +24,8 @@ from partq_spark.log.schema.types import TIMESTAMP
 
 FIELD_BYTES = 16  # of Python objects for each field of a row of CSV
 JSON_BYTES = 4  # for each character of a line of JSON, of Python objects too, about
+
+_SPACES: Final = " \t\r\n"  # of JSON
 
 Rows = TypeVar("Rows")
 Row = TypeVar("Row")
@@ -146,6 +149,48 @@ class CsvFile:
             raise Invalid(f"{self.name} line {number} is no CSV ({error}): is a quote not closed?") from None
 
 
+# --- JSON lines -------------------------------------------------------------------------------------------------------
+
+
+class ExactDecoder(json.JSONDecoder):
+    """Numbers with a fraction become `Decimal`, or what `parse_float` makes of them: with `str.encode` they stay as
+    they are written, as bytes. Raises `ValueError`, and `RecursionError` for what is nested too deep, as any decoder
+    does.
+    """
+
+    def __init__(self, parse_float: Callable[[str], Any] | None = None) -> None:
+        super().__init__(parse_float=parse_float or _exact, parse_constant=_no_constant, object_pairs_hook=_named_once)
+
+    def decode(self, s: str, *more: Any) -> Any:
+        """An object at the beginning of a line, as nearly all are, without Python's search for spaces around it."""
+        if s.startswith("{"):
+            found, end = self.raw_decode(s)
+            if not s[end:].strip(_SPACES):
+                return found
+        return super().decode(s, *more)
+
+
+def _exact(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError("a number has an exponent that is too large: give one in digits") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of which no name is there twice; else raises `ValueError`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:60]!r} is there twice in one object: keep one")
+    return found
+
+
 JsonLine = tuple[str, dict[str, Any]]
 
 
@@ -179,7 +224,7 @@ class JsonFile:
             try:
                 yield number, take(line), size
             except RefusedValue as error:
-                raise error.at(f"{self.name} line {number}") from None
+                raise error.of_row(0).at(f"{self.name} line {number}") from None
 
     def _numbered(self) -> Iterator[tuple[int, JsonLine, int]]:
         for text in self._lines:
