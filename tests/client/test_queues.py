@@ -212,7 +212,6 @@ def test_a_group_begins_where_it_is_told(make: Make) -> None:
         ("e", "2000-01-01T00:00:00Z", (0, 0)),
     ):
         queue.create_group(group, starting=starting)
-        found = dict(queue.describe().groups)
-        assert found[group] == expected
+        assert queue.describe().groups[group] == expected
     with pytest.raises(partq.Invalid, match="no time zone"):
         queue.create_group("f", starting=datetime(2026, 1, 1))  # noqa: DTZ001 - that is refused

@@ -154,8 +154,7 @@ def test_any_row_is_taken_as_it_is_and_measured_as_the_log_does(batch: pa.Record
     columns = [pa.array([row[index] for row in found], field.type) for index, field in enumerate(batch.schema)]
     again = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
     assert same(again.to_pylist(), batch.to_pylist())
-    sizes = [size_of(kind) for kind in batch.schema.types]
-    measured = [sum(size(value) for size, value in zip(sizes, row, strict=True)) for row in found]
+    measured = [sum(size_of(kind)(value) for kind, value in zip(batch.schema.types, row, strict=True)) for row in found]
     assert measured == row_bytes(batch).to_pylist()
 
 
