@@ -37,6 +37,7 @@ from partq_spark.client.groups import RewindUnfinished as RewindUnfinished
 from partq_spark.client.maintaining import Collection as Collection
 from partq_spark.client.maintaining import Compaction as Compaction
 from partq_spark.client.maintaining import Deleted as Deleted
+from partq_spark.client.maintaining import KeptOffsets as KeptOffsets
 from partq_spark.client.maintaining import Resolved as Resolved
 from partq_spark.client.maintaining import SubscriptionChange as SubscriptionChange
 from partq_spark.client.maintaining import Trimmed as Trimmed

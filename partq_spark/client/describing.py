@@ -219,7 +219,10 @@ def queue_description(head: Head, store: str) -> QueueDescription:
         messages=head.messages,
         bytes=head.stored_bytes,
         quota_used=_quota_used(head),
-        partitions=partitions_of(head),
+        partitions=tuple(
+            PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
+            for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
+        ),
         groups={name: head.groups[name].start for name in sorted(head.groups)},
         subscriptions=head.subscriptions,
         writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
@@ -241,14 +244,6 @@ def queue_description(head: Head, store: str) -> QueueDescription:
             slices=sum(ref.slices for ref in head.tree) + sum(len(entry.slices) for entry in head.entries),
             depth=max((ref.level + 1 for ref in head.tree), default=0),
         ),
-    )
-
-
-def partitions_of(head: Head) -> tuple[PartitionDescription, ...]:
-    """All that have ever been, without their bytes."""
-    return tuple(
-        PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
-        for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
     )
 
 

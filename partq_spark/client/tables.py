@@ -8,7 +8,7 @@ queue takes columns and values is decided in `log.schema.conform`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as is_
@@ -16,7 +16,7 @@ from pyarrow import types as is_
 from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import as_form, pieces
-from partq_spark.log.schema.types import filled, list_of, normal, without_not_null
+from partq_spark.log.schema.types import filled, normal, without_not_null
 from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.query.columns import METADATA
@@ -24,16 +24,16 @@ from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast, or held of a file, at a time
 CHUNK_BYTES = 4 * 1024 * 1024
-_HEADERS: Final = (HEADERS, list_of(pa.struct([("key", pa.string()), ("value", pa.string())])))
 
 
-def rows_taking(given: pa.Schema, stage: Stage) -> Conversion:
-    """How a typed queue takes columns, by name, `_headers` among them; `_metadata`, which readers get, is left out.
-    Raises `Invalid` naming the column that it does not take, with both types.
+def rows_taking(given: pa.Schema, stage: Stage, *, only_columns: bool = False) -> Conversion:
+    """How a typed queue takes columns, by name. `_headers` may be among them, and `_metadata`, which readers get and
+    is left out, unless it is `only_columns` of the queue that can be. Raises `Invalid` naming the column that it does
+    not take, with both types.
     """
-    schema = segment_schema(stage.columns, headers=HEADERS_NAME in given.names)
+    schema = segment_schema(stage.columns, headers=not only_columns and HEADERS_NAME in given.names)
     try:
-        return Conversion.to_queue(given, schema, beside=(METADATA,))
+        return Conversion.to_queue(given, schema, beside=() if only_columns else (METADATA,))
     except Invalid as error:
         raise Invalid(f"queue {stage.queue!r} cannot take these rows: {error}") from None
 
@@ -47,22 +47,35 @@ def messages_taking(given: pa.Schema) -> Callable[[pa.Array, pa.RecordBatch], pa
         raise Invalid(f"column 'value' has type {value}, it must be text or bytes: cast it")
     with_headers = "headers" in given.names
     if with_headers:
-        kind = given.field("headers").type
-        form = normal(filled(kind, HEADERS))
-        if form is None or without_not_null(form) not in _HEADERS:
-            raise Invalid(
-                f"column 'headers' has type {kind}, it must be a list of structs of key (string) and value (binary): "
-                "cast it"
-            )
+        form = _headers_form(given.field("headers").type)
     schema = segment_schema(headers=with_headers)
 
     def take(keys: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [keys, as_form(batch.column("value"), pa.binary())]
         if with_headers:
-            columns.append(as_form(batch.column("headers"), HEADERS))
+            columns.append(as_form(batch.column("headers"), form).cast(HEADERS, safe=False))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return take
+
+
+def _headers_form(kind: pa.DataType) -> pa.DataType:
+    """The form of headers that are given so, which Arrow casts: structs of `key` and `value`, texts or bytes in any
+    order, or a map. Raises `Invalid` for what is no headers.
+    """
+    form = normal(filled(kind, HEADERS))
+    parts: dict[str, pa.DataType] = {}
+    if form is not None and is_.is_map(form):
+        parts = {"key": form.key_type, "value": form.item_type}
+    elif form is not None and is_.is_list(form) and is_.is_struct(form.value_type):
+        parts = {field.name: field.type for field in form.value_type}
+    # Arrow would make null of a part that has another name, and drop one too many, without a word.
+    if "key" not in parts or not parts.keys() <= {"key", "value"} or not all(map(_is_text, parts.values())):
+        raise Invalid(
+            f"column 'headers' has type {kind}, it must be a list of structs of key (string) and value (binary): cast "
+            "it"
+        )
+    return without_not_null(form)
 
 
 def table_batches(table: Any, stage: Stage | None, first_row: int) -> Iterator[pa.RecordBatch]:

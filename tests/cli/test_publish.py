@@ -120,8 +120,17 @@ def test_no_messages_is_no_error_and_no_publish(orders: Partq) -> None:
 # --- Parquet ----------------------------------------------------------------------------------------------------------
 
 
-def test_parquet_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path) -> None:
-    headers = pa.array([[("h", b"\xff")], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        pa.large_list(pa.struct([("value", pa.binary()), ("key", pa.binary())])),
+        pa.map_(pa.string(), pa.binary()),
+    ],
+)
+def test_parquet_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path, kind: pa.DataType) -> None:
+    """Headers in whatever form Arrow keeps them."""
+    headers = pa.array([[("h", b"\xff") if pa.types.is_map(kind) else {"key": "h", "value": b"\xff"}], None], kind)
     keys = pa.array([17, None], pa.int64())
     path = parquet(tmp_path / "a.parquet", key=keys, value=[b"\xff\x00", b""], headers=headers, offset=[1, 2])
     orders("publish", "orders", "--file", path)

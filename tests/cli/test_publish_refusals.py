@@ -61,6 +61,7 @@ FILES: list[tuple[str, Any, str]] = [
     ("a.parquet", {"value": ["a", None]}, "FILE row 2 has no value"),
     ("a.parquet", {"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
     ("a.parquet", {"value": ["a"], "headers": ["x"]}, "FILE: column 'headers' has type "),
+    ("a.parquet", {"value": ["a"], "headers": [[{"key": "h", "val": "x"}]]}, "FILE: column 'headers' has type list<"),
     ("a.parquet", {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'm' has type map<"),
     ("a.parquet", {"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, "the key of FILE row 2 is not valid UTF-8"),
     ("a.parquet --key-column id", {"id": texts(b"a", BAD), "n": [1, 2]}, "FILE row 2 has text in 'id'"),
@@ -122,6 +123,7 @@ COLUMNS: list[tuple[str, Any, str]] = [
         "id,colour\n1,2\n",
         ": queue 'rows' cannot take these rows: column 'colour' (STRING) is none of the queue",
     ),
+    ("a.csv", "id,_metadata\n1,2\n", "column '_metadata' (STRING) is none of the queue's"),
     ("a.csv", "name,total\nx,2\n", "column 'id' (BIGINT NOT NULL) is missing: the queue needs it in every row"),
     # The first line that is wrong is named, whatever the order of columns.
     ("a.csv", "id,small\n1,1\n2,x\ny,2\n", "line 3, column 'small': 'x' is no TINYINT"),
