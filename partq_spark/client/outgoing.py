@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from operator import call
 from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -106,9 +107,7 @@ class Outgoing:
 
 def take_value(queue: QueueLog, value: object, key: object) -> Taken:
     """For an untyped queue. Raises `Invalid` for what is no value or no key."""
-    if isinstance(value, Mapping):
-        raise Invalid(f"{queue} is untyped, a message is bytes or text: encode the mapping, for example as JSON")
-    data = _data(value)
+    data = value if type(value) is bytes else _data(queue, value)
     if key is not None and not isinstance(key, str):
         raise Invalid(f"a key is text or None, not {type(key).__name__}: turn it into text")
     key_bytes = 0
@@ -136,11 +135,12 @@ class TakenRows:
 
     def _load(self, columns: Columns) -> None:
         taker = RowTaker(columns)
-        self._loaded = taker, [size_of(field.type) for field in taker.schema]
+        nested = [at for at, field in enumerate(taker.schema) if is_.is_nested(field.type)]
+        self._loaded = taker, [size_of(field.type) for field in taker.schema], nested
 
     def __call__(self, row: object, key: object) -> Taken:
         """Raises `Invalid` for what is no row of the queue's; `Unavailable` as looking does."""
-        taker, sizes = self._loaded
+        taker, sizes, nested = self._loaded
         columns = taker.columns
         if not isinstance(row, Mapping):
             raise Invalid(
@@ -154,14 +154,14 @@ class TakenRows:
             values = taker.take(row)
         except RefusedValue:
             self._look_again()
-            taker, sizes = self._loaded
+            taker, sizes, nested = self._loaded
             try:
                 values = taker.take(row)
             except RefusedValue as error:
                 raise Invalid(f"{self._queue} does not take this row: {error}") from None
-        size = sum(size(value) for size, value in zip(sizes, values, strict=True))
-        nested = sum(_objects_of(value) for value in values if isinstance(value, _NESTED))
-        return Taken(values, taker.columns, size, OBJECT_BYTES * (len(values) + nested))
+        size = sum(map(call, sizes, values))
+        objects = len(values) + sum([_objects_of(values[at]) for at in nested])
+        return Taken(values, taker.columns, size, OBJECT_BYTES * objects)
 
     def _look_again(self) -> None:
         with self._lock:
@@ -203,7 +203,7 @@ def _objects_of(value: Any) -> int:
 # --- keys, values and headers -----------------------------------------------------------------------------------------
 
 
-def _data(value: object) -> bytes:
+def _data(queue: QueueLog, value: object) -> bytes:
     """A value as it is published. Raises `Invalid`."""
     try:
         found = value.encode() if isinstance(value, str) else value
@@ -212,6 +212,9 @@ def _data(value: object) -> bytes:
     try:
         return bytes(_buffer(found))
     except (TypeError, ValueError):  # or a memoryview that was released
+        if isinstance(value, Mapping):
+            said = f"{queue} is untyped, a message is bytes or text: encode the mapping, for example as JSON"
+            raise Invalid(said) from None
         raise Invalid(f"a value is bytes or text, not {type(value).__name__}: encode it") from None
 
 
