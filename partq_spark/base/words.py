@@ -45,7 +45,7 @@ def age(seconds: float) -> str:
 
 def seconds(value: float) -> str:
     """A duration from a setting: `5 s`."""
-    return f"{value:g} s"
+    return f"{value:.15g} s"
 
 
 def partitions(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partq_spark.base import words
 from partq_spark.base.words import partitions, plural, size, when
@@ -71,12 +71,19 @@ def resolution(said: WriterResolution) -> str:
 
 
 def _setting(found: QueueDescription, name: str, setting: Setting) -> tuple[str, str]:
-    label, value = setting.name.removesuffix("-bytes").replace("-", " "), getattr(found.config, name)
-    if name == "quota_bytes":
-        return label, quota(value, found.quota_used)
+    value = getattr(found.config, name)
+    return label(setting), quota(value, found.quota_used) if name == "quota_bytes" else _value(setting, value)
+
+
+def label(setting: Setting) -> str:
+    """What a setting is called, without the unit, which stands with its value."""
+    return setting.name.removesuffix("-bytes").replace("-", " ")
+
+
+def _value(setting: Setting, value: Any) -> str:
     if value is None or setting.choices:
-        return label, value or "none"
-    return label, words.seconds(value) if setting.unit == "seconds" else f"{value:,} bytes"
+        return value or "none"
+    return words.seconds(value) if setting.unit == "seconds" else f"{value:,} bytes"
 
 
 def quota(quota_bytes: int | None, used: float | None) -> str:
@@ -157,7 +164,8 @@ def flow_state(flow: FlowView) -> str:
 
 def standing_still(view: GroupView) -> frozenset[int]:
     """The partitions of which something is wrong that is no step of a rebalancing."""
-    still = (each.partition for each in view.partitions if each.status != "Ready" and each.handoff is None)
+    waiting = (each for each in view.partitions if each.status != "Ready" and each.handoff is None)
+    still = (each.partition for each in waiting if each.lag or each.epoch)  # else there was nothing to take yet
     return frozenset((*still, *view.damaged))
 
 
@@ -197,7 +205,6 @@ def reasons_in_words(found: Sequence[PartitionView]) -> tuple[str, ...]:
 
 
 def _change(name: str, old: object, new: object) -> str:
-    old, new = ("none" if value is None else value for value in (old, new))
     return f"{name}: {old} → {new}" if old != new else f"{name}: {new}, as it was"
 
 
@@ -205,7 +212,8 @@ def settings(done: Alteration) -> Iterator[str]:
     """The settings of an alteration: the partition count first where it was changed, last where it would be."""
     count, known = done.partitions, done.description.config.settings()
     counts = [] if count is None else [_change("partitions", count.from_, count.to)]
-    others = [_change(known[each.setting].name, each.from_, each.to) for each in done.settings]
+    changed = [(known[each.setting], each) for each in done.settings]
+    others = [_change(label(it), _value(it, each.from_), _value(it, each.to)) for it, each in changed]
     yield from (*others, *counts) if done.dry_run else (*counts, *others)
 
 

@@ -184,10 +184,10 @@ def _as_the_checkpoints_say(progress: GroupProgress) -> GroupState:
     return GroupState(queue_id=progress.head.queue_id, settings=GroupSettings(), partitions=by_number)
 
 
-def _last_owner(seen: GroupReading, owner: Owner | None) -> str:
-    if owner is None:
-        return "no flow has taken it yet"
-    return f"flow {owner.flow} took it last, " + (
+def _last_owner(seen: GroupReading, partition: Partition) -> str:
+    if partition.owner is None:
+        return "it was taken back, no flow has it now" if partition.epoch else "no flow has taken it yet"
+    return f"flow {partition.owner.flow} took it last, " + (
         "no coordinator has seen the group since" if seen.kept else "whether it runs is not known here"
     )
 
@@ -278,13 +278,13 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
         flow=having.flow if having else None,
         epoch=partition.to_epoch if partition.phase is Phase.FENCING else partition.epoch,
         acknowledged=acknowledged,
-        delivered=delivered,
+        delivered=None if delivered is None else max(delivered, acknowledged),  # a heartbeat may be older
         end=at(seen.progress.head.next, partition.partition),
         handoff=handoff,
         reason="",
     )
     if seen.state is None:
-        return replace(made, reason=damage or _last_owner(seen, partition.owner))
+        return replace(made, reason=damage or _last_owner(seen, partition))
     if not (reason := _trouble(partition, damage) or _reason(state, partition, made, holddown_s)):
         is_missing = made.lag and not _is_taken(seen, partition, progress)
         reason = f"flow {made.flow} has not taken it yet" if is_missing else ""

@@ -73,7 +73,8 @@ class Actions:
         if (refused := self._refused(request, form)) is not None:
             return refused
         given, really, named = goal(form), form.get("step") == REALLY, form.get("name", "").strip() == group
-        rewind = partial(queue.rewind, group, **given, ownership=self._place.ownership)
+        ownership = await asyncio.to_thread(self._place.ownership_of, queue, group)
+        rewind = partial(queue.rewind, group, **given, ownership=ownership)
         unfinished, made = "", await asyncio.to_thread(rewind, dry_run=True)
         ask = sum(each.messages for each in made.partitions) > MOST_UNASKED
         if really and ask and not named:

@@ -138,6 +138,8 @@ class Page:
         key, until = asked.get("key", ""), asked.get("until", "").strip()
         before = offsets_of(asked.get("before", "")) or until or None
         queue = self._place.queue(name)
+        if start is not None and (key or before):
+            raise Invalid("an offset to begin at goes with neither a key nor a time: leave one out")
 
         def look() -> client.Found:
             if start is None:
@@ -213,6 +215,9 @@ class Page:
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
         status = next((code for kind, code in STATUS_OF.items() if isinstance(error, kind)), 500)
+        if request.method == "POST" and status == 404:
+            back = request.url.path
+            return self._html(request, "message.html", status=400, title="Refused", text=str(error), back=back)
         return self._html(request, "message.html", status=status, title="Not shown", text=str(error))
 
     async def _miss(self, request: Request, error: Exception) -> Response:

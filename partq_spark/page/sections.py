@@ -49,6 +49,11 @@ class Place:
         patience_s = self.retry_timeout_s if retry_timeout_s is None else retry_timeout_s
         return client.Queue(name, store=self.store, namespace=self.namespace, retry_timeout_s=patience_s)
 
+    def ownership_of(self, queue: client.Queue, group: str) -> str | None:
+        """Where a group is looked at, and changed."""
+        kind = next((each.ownership for each in queue.groups(ownership="none") if each.group == group), None)
+        return fitting(kind, self.ownership)
+
 
 class Watched:
     """What can be watched at a place, with what is remembered of it."""
@@ -90,8 +95,7 @@ class Watched:
         """One group."""
         name, timeline = f"{queue}/{group}", self.place.timeline
         opened = self.place.queue(queue, retry_timeout_s=LOOK_RETRY_S)
-        kind = next((each.ownership for each in opened.groups(ownership="none") if each.group == group), None)
-        with opened.watching(group, ownership=fitting(kind, self.place.ownership)) as status:
+        with opened.watching(group, ownership=self.place.ownership_of(opened, group)) as status:
 
             def look() -> Sections:
                 seen, now_s = status(), self._now_s()
@@ -154,7 +158,8 @@ class Watched:
         except PartqError as error:
             return str(error)
         said = words.health(seen)
-        if not said and not seen.flows and group.ownership not in (None, "none"):
+        had = any(each.flow for each in seen.partitions)
+        if not said and not seen.flows and had and group.ownership not in (None, "none"):
             return "who has what is not known here"
         return said
 

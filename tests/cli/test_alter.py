@@ -28,7 +28,7 @@ def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
     partq("queue", "create", "orders", "--partitions", 2, "--schema", ddl, "--key", "id")
     shown = partq.json(*ALTER, "--max-message-bytes", 100, "--retention", 60, "--quota-bytes", 1000)["description"]
     assert list(shown["config"].values())[3:] == [100, 60, 1000]
-    assert partq(*ALTER, "--retention", "None").stdout == "retention: 60.0 → none\n"
+    assert partq(*ALTER, "--retention", "None").stdout == "retention: 60 s → none\n"
     shown = partq.json(*ALTER, "--quota-bytes", "none", "--max-handoff-time", 3)["description"]
     assert shown["config"]["quota_bytes"] is None
     change = ("--add-column", "coupon STRING -- of today", "--add-column", "`a b` INT", "--widen", "count BIGINT")

@@ -135,6 +135,8 @@ def test_every_partition_has_exactly_one_of_four_statuses_and_says_why_it_does_n
 def test_what_nobody_says_counts_from_the_groups_start() -> None:
     (found,) = seen(state(owned(A))).partitions
     assert (found.acknowledged, found.delivered, found.lag) == (7, None, 4993)
+    newer: dict[str, Any] = {"records": reported(p0=Progress(9, 8)), "checkpoints": {0: checkpoint(0, 12)}}
+    assert seen(state(owned(A)), **newer).partitions[0].delivered == 12, "at least what is acknowledged"
 
 
 @pytest.mark.parametrize(("may_reach", "delivered"), [(8, 8), (12, 12), (6000, 5000)])
@@ -187,7 +189,9 @@ def test_a_silent_or_missing_coordinator_is_told(group: GroupState | None, more:
     ],
 )
 def test_without_a_state_the_checkpoints_speak(kept: bool, status: PartitionStatus, reason: str) -> None:
-    found = seen(None, kept=kept, checkpoints={1: checkpoint(1, 40, GONE, epoch=3)}).partitions
+    marks = {1: checkpoint(1, 40, GONE, epoch=3), 2: checkpoint(2, 40, None, epoch=3)}
+    found = seen(None, kept=kept, checkpoints=marks).partitions
+    assert [each.reason[:11] for each in found] == ["no flow has", "flow gone t", "it was take", "no flow has"]
     assert [each.status for each in found] == [UNASSIGNED, status, UNASSIGNED, UNASSIGNED]
     assert (found[1].flow, found[1].epoch, found[1].acknowledged, found[1].reason) == ("gone", 3, 40, reason)
 

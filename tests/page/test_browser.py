@@ -148,6 +148,8 @@ def test_300_partitions_of_50_flows_are_filtered_and_sorted_and_stay_so(
         tab.run(set_to % ("value = ''", "find"))
         tab.run(set_to % ("value = ''", "sort"))
         assert tab.run(FILTERED)["#partitions tbody tr"] == [f"p{number}" for number in range(300)]
+        tab.open(page.url + "/queues/orders?only=1")  # of its partitions nobody says whether they are well
+        assert tab.run(FILTERED)["#partitions tbody tr"] == [f"p{number}" for number in range(4)]
 
 
 OVERPRINTED = """[...document.querySelectorAll('td[data-name]')].filter(cell => {
@@ -243,13 +245,14 @@ def test_who_has_the_token_signs_in_and_every_action_is_shown_first_and_done(
     assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (False, True, "Strict")
 
     tab.open(url + "/queues/orders/alter")
-    submit(tab, {"partitions": "6", "retention_s": "3600"}, "Preview")
-    assert "partitions: 4 → 6" in tab.run("document.body.innerText")
+    submit(tab, {"partitions": "6", "retention_s": "2592000", "access_type": "exclusive"}, "Preview")
+    for said in ("partitions: 4 → 6", "retention: none → 2592000 s", "access type: non-exclusive → exclusive"):
+        assert said in tab.run("document.body.innerText")
     assert orders.describe().layout.partitions == 4
     submit(tab, {}, "Apply")
     assert "Done." in tab.run("document.body.innerText")
     found = orders.describe()
-    assert (found.layout.partitions, found.config.retention_s) == (6, 3600.0)
+    assert (found.layout.partitions, found.config.retention_s, found.config.access_type) == (6, 2592000, "exclusive")
 
     tab.open(url + PATH + "/rewind")
     submit(tab, {"to": "earliest"}, "Preview")

@@ -63,7 +63,8 @@
       const rows = [...box.children];
       for (const row of rows) {
         const found = (row.dataset.find || "").toLowerCase().includes(find.value.trim().toLowerCase());
-        row.hidden = !found || (only.checked && !row.classList.contains("attention"));
+        const is_well = box.dataset.arrange !== "stateless" && !row.classList.contains("attention");
+        row.hidden = !found || (only.checked && is_well);
       }
       if (sort.value) box.append(...rows.sort((a, b) => b.dataset.lag - a.dataset.lag));
     }
