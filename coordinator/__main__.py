@@ -30,6 +30,7 @@ from partq_spark.base.process import open_standard_streams
 from partq_spark.base.words import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
+from partq_spark.objects.urls import ALLOWED
 from partq_spark.page.access import TOKEN_VARIABLE
 from partq_spark.page.memory import Timeline
 
@@ -61,9 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Decides which flow of a group has which partition. Any number may run; one leads a group.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration, as conf/coordinator.toml")
-    parser.add_argument(
-        "--store", dest="store.url", metavar="URL", help="file:///absolute/dir or azure://container/prefix"
-    )
+    parser.add_argument("--store", dest="store.url", metavar="URL", help=ALLOWED)
     parser.add_argument(
         "--namespace", dest="store.namespace", metavar="NAME", help="the namespace whose groups are coordinated"
     )

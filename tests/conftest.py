@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support.spark import lab, spark, spark_azurite
-from tools.servers import Azurite, RedisServer, running
+from tests.support.spark import lab, spark, spark_azurite, spark_s3
+from tools.servers import Azurite, RedisServer, S3Server, running
 
-__all__ = ["lab", "spark", "spark_azurite"]
+__all__ = ["lab", "spark", "spark_azurite", "spark_s3"]
 
 # The same examples in every run, and no deadline: a busy machine is no failure. `--hypothesis-profile=explore` looks
 # further, with other examples every time; `quick` is for the tests that run after every change.
@@ -29,6 +29,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def azurite() -> Iterator[Azurite]:
     """An Azurite for the whole session. Tests that kill or freeze a server start their own."""
     with running(Azurite()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A server that speaks S3, for the whole session, as `azurite`."""
+    with running(S3Server()) as server:
         yield server
 
 

@@ -20,13 +20,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from tools import ROOT
 from tools.processes import Program
 
+VERSITY: Final = ROOT / ".venv/go/versitygw"
 _START_WAIT_S: Final = 30.0
 _STOP_WAIT_S: Final = 10.0
+
+
+_MOTO: Final = """
+import sys, moto.server, werkzeug.serving
+app = moto.server.DomainDispatcherApplication(moto.server.create_backend_app)
+werkzeug.serving.run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=False)  # it compares and writes in two steps
+"""
 
 
 def free_port() -> int:
@@ -48,9 +56,11 @@ class Server(Program, ABC):
     def command(self) -> list[str]:
         """What is run."""
 
-    @abstractmethod
     def answers(self) -> bool:
-        """Whether it serves requests; may raise `OSError` while it does not."""
+        """Whether it serves: any HTTP answer will do, also a refusal. May raise `OSError` while it does not."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
 
     def environment(self) -> dict[str, str]:
         """The server's whole environment."""
@@ -112,12 +122,16 @@ class Azurite(Server):
         """For AZURE_STORAGE_CONNECTION_STRING."""
         return self.connection_string_with(self.key)
 
-    def connection_string_with(self, key: str, endpoint: str | None = None) -> str:
-        """The same with another key or endpoint, for tests of what goes wrong."""
+    def connection_string_with(self, key: str) -> str:
+        """The same with another key, for tests of what goes wrong."""
         return (
-            f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={key};"
-            f"BlobEndpoint={endpoint or self.endpoint};"
+            f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={key};BlobEndpoint={self.endpoint};"
         )
+
+    def variables(self, port: int | None = None) -> dict[str, str]:
+        """What a process needs to get in; by a proxy, whose port it is."""
+        by_proxy = self.connection_string.replace(f":{self.port}/", f":{port or self.port}/")
+        return {"AZURE_STORAGE_CONNECTION_STRING": by_proxy}
 
     def fresh_url(self) -> str:
         """A store URL in a container that nobody used; the store makes it at its first write."""
@@ -139,11 +153,43 @@ class Azurite(Server):
         """The account goes in by the environment, so that no other user of the machine sees it in the process list."""
         return {**os.environ, "AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
 
-    def answers(self) -> bool:
-        """Any HTTP answer will do, also a refusal."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-            connection.sendall(f"GET /{self.account}?comp=list HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
-            return connection.recv(5) == b"HTTP/"
+
+class S3Server(Server):
+    """The Versity gateway, whose buckets are folders; it keeps its data when it is killed. Where there is no Go, Moto's
+    server, which keeps nothing and takes every key.
+    """
+
+    is_strict: Final = VERSITY.exists()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = "partq" + secrets.token_hex(8)
+        self.secret = secrets.token_hex(20)
+
+    def variables(self, port: int | None = None) -> dict[str, str]:
+        """As Azurite's."""
+        keys = {"AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": self.secret, "AWS_REGION": "us-east-1"}
+        return {"PARTQ_S3_ENDPOINT": f"http://127.0.0.1:{port or self.port}", **keys}
+
+    def fresh_url(self) -> str:
+        """A store URL in a bucket that nobody used."""
+        bucket = f"test-{secrets.token_hex(8)}"
+        if self.is_strict:
+            (self.folder / bucket).mkdir()
+        else:
+            urlopen(Request(f"http://127.0.0.1:{self.port}/{bucket}", method="PUT"), timeout=10).close()
+        return f"s3://{bucket}/store"
+
+    def command(self) -> list[str]:
+        """On its folder. Not with `--sidecar`: of many swaps side by side some are lost there."""
+        if not self.is_strict:
+            return [sys.executable, "-c", _MOTO, str(self.port)]
+        address = ("--port", f"127.0.0.1:{self.port}", "--region", "us-east-1", "--quiet")
+        return [str(VERSITY), *address, "posix", str(self.folder)]
+
+    def environment(self) -> dict[str, str]:
+        """The keys go in by the environment, as with Azurite."""
+        return {**os.environ, "ROOT_ACCESS_KEY": self.key, "ROOT_SECRET_KEY": self.secret}
 
 
 class RedisServer(Server):

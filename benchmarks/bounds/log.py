@@ -28,7 +28,7 @@ from partq_spark.objects import open_store
 from partq_spark.query.columns import batches, default_columns
 from tools.messages import make_messages
 from tools.report import Goal, Measure, compared, figure
-from tools.servers import Azurite, running
+from tools.servers import Azurite, S3Server, running
 
 logger = logging.getLogger(__name__)
 
@@ -162,16 +162,18 @@ _LIMIT_S: Final = 300
 
 
 def publishers(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """Eight processes publish to one queue at once, 200 publishes each, on `file:` and on Azurite; one alone beside.
+    """Eight processes publish to one queue at once, 200 publishes each, on `file:`, Azurite and an S3 server; one alone
+    beside.
 
     Each publish stages a segment of 10 messages and swaps it into the head, as a sink does; a writer's identity goes
     with it. Counted from the moment all processes are ready until the last one is done.
     """
     publishes = _EACH // 10 if settings.quick else _EACH
     measures = _on(f"file://{settings.work}/store", "file:", publishes, settings.rounds)
-    with running(Azurite()) as azurite:
-        os.environ["AZURE_STORAGE_CONNECTION_STRING"] = azurite.connection_string
-        measures += _on(azurite.fresh_url(), "Azurite", publishes, settings.rounds)
+    for kind, name in ((Azurite, "Azurite"), (S3Server, "an S3 server")):
+        with running(kind()) as server:
+            os.environ.update(server.variables())
+            measures += _on(server.fresh_url(), name, publishes, settings.rounds)
     return measures, []
 
 

@@ -75,6 +75,7 @@ def _time(text: str) -> str:
 NAME = Checked[str]("name", checked_by("checked_name", "queue"))
 NAMESPACE = Checked[str]("name", checked_by("checked_name", "namespace"))
 GROUP = Checked[str]("name", checked_by("checked_name", "group"))
+STORES = "file:///absolute/dir, azure://container/prefix or s3://bucket/prefix"
 STORE = Checked[str]("url", checked_by("canonical_url"))
 TIME = Checked[str]("rfc3339", _time)
 TOPIC = Checked[str]("topic", checked_by("checked_topic"))
@@ -157,7 +158,7 @@ _STORE = (
         ["--store"],
         type=STORE,
         metavar="URL",
-        help="file:///absolute/dir or azure://container/prefix.  [default: $PARTQ_STORE, else file://$HOME/.partq]",
+        help=f"{STORES}.  [default: $PARTQ_STORE, else file://$HOME/.partq]",
     ),
     click.Option(
         ["--namespace"], type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."

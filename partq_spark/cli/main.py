@@ -159,7 +159,7 @@ class Root(LazyGroup):
 )
 @click.version_option(__version__, message="partq %(version)s")
 def cli() -> None:
-    """Partitioned message queues for Spark, kept in a directory or in Azure Blob Storage."""
+    """Partitioned message queues for Spark, kept in a directory, in Azure Blob Storage or in S3."""
 
 
 def main() -> None:

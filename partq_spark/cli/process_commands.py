@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from partq_spark.base.errors import Invalid
-from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, command
+from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, STORES, command
 from partq_spark.cli.output import Answer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PORT = 8096
 
 @click.command("run")
 @click.option("--config", type=click.Path(dir_okay=False), metavar="FILE", help="As conf/coordinator.toml.")
-@click.option("--store", type=STORE, metavar="URL", help="file:///absolute/dir or azure://container/prefix.")
+@click.option("--store", type=STORE, metavar="URL", help=f"{STORES}.")
 @click.option("--namespace", type=NAMESPACE, metavar="NAME", help="The namespace whose groups are coordinated.")
 @click.option("--ownership", type=OWNERSHIP, metavar="WHERE", help="redis://host:port/db, rediss://… or store.")
 @click.option("--json", "as_json", is_flag=True, help="Log lines as JSON, for machines.")

@@ -329,7 +329,7 @@ def _notes(queue: QueueLog, group: str, steps: Sequence[RewindStep], ownership: 
     if ownership is None:
         note = (
             f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the "
-            "next time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its "
+            "next time (looks.heads_s: 1 s on file:, 5 s elsewhere), a query with ownership=none within its "
             "checkpointInterval"
         )
         return [note] if owners else []

@@ -53,8 +53,8 @@ class Queue:
         namespace: str = "default",
         retry_timeout_s: float = RETRY_TIMEOUT_S,
     ) -> None:
-        """`store`: `file:///absolute/dir` or `azure://container/prefix`; None: `$PARTQ_STORE`, else
-        `file://$HOME/.partq`. Raises `Invalid` for a name or URL that cannot be.
+        """`store`: `file:///absolute/dir`, `azure://container/prefix` or `s3://bucket/prefix`; None:
+        `$PARTQ_STORE`, else `file://$HOME/.partq`. Raises `Invalid` for a name or URL that cannot be.
         """
         self._where = address(store, namespace, retry_timeout_s)
         self._name = checked_name("queue", name)

@@ -108,7 +108,7 @@ class CheckpointStore:
         """As `list_checkpoints`, and what is wrong with those that cannot be read: for people. Raises `Unavailable`."""
         found: dict[int, Checkpoint] = {}
         damaged: dict[int, Corrupt] = {}
-        for info in self._store.list(self._folder):
+        for info in self._store.list(self._folder, values=True):
             last_part = info.name[len(self._folder) :]
             if NUMBER.fullmatch(last_part):
                 partition = int(last_part)

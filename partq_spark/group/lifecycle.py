@@ -333,8 +333,9 @@ def _remove_groups(queue: QueueLog) -> int:
     """
     # Listed before the head is read: a queue created in between has an id that is not in the list.
     listed = [
-        (key, [*queue.store.list(checkpoint_folder(key)), *queue.store.list(missed_folder(key))])
+        (key, [info for folder in folders for info in queue.store.list(folder, values=True)])
         for key in _groups(queue)
+        for folders in [(checkpoint_folder(key), missed_folder(key))]
     ]
     head = queue.look()
     removed = 0

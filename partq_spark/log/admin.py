@@ -64,6 +64,8 @@ def create_queue(
                 f"{queue} exists already with {found.partitions} partitions: choose another name, change it with "
                 f"`partq queue alter {queue.name}`, or delete it with `partq queue delete {queue.name} --yes`"
             )
+        if not tried:
+            store.probe()
         # An id for each attempt: one that lands late, after the queue was deleted, must not bring its id back.
         made = replace(head, queue_id=names.new_id())
         tried.add(made.queue_id)
@@ -197,7 +199,8 @@ def remove_remains(queue: QueueLog) -> int:
             continue
         for name in found:
             try:
-                removed += queue.store.delete(name)
+                queue.store.delete(name)
+                removed += 1
             except Invalid as problem:
                 problems.append(problem)
     if problems:

@@ -130,14 +130,15 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     marks = register.read() or Marks(rounds=())
     grown = [name for marked in marks.rounds if ripe(marked.time_us, now_us, grace_us) for name in marked.names]
     due = sorted(marks_due(grown, unnamed))[: queue.sizes.marks_per_round]
-    deleted = [name for name in due if queue.store.delete(queue.blob_path(name))]
+    for name in due:
+        queue.store.delete(queue.blob_path(name))
     left = marked_anew(marks, {*unnamed}.difference(due), now_us, grace_us, queue.sizes)
     if left != marks:
         with suppress(Conflict):  # another collector's round is as good as this one
             register.swap(left)
     return Collected(
-        deleted=len(deleted),
-        deleted_bytes=sum(unnamed[name] for name in deleted),
+        deleted=len(due),
+        deleted_bytes=sum(unnamed[name] for name in due),
         marked=left.count,
         floor_sequence=head.floor.sequence,
     )

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from partq_spark.base.effects import Effects, store_effects
-from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
 from partq_spark.base.retry import RETRY_TIMEOUT_S, Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice
 from partq_spark.log.names import LOG_SIZES, LogSizes
-from partq_spark.objects.api import Clocked, ObjectStore
+from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.register import Register
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class QueueLog:
         machine's is wrong. Everything that is written into a head, and every age, is of this time.
         """
         own_us = self.effects.time_us()
-        store_us = self.store.time_us() if isinstance(self.store, Clocked) else None
+        store_us = self.store.time_us()
         now_us = clocks.agreed_us(own_us, store_us)
         if now_us != own_us and self.store.url not in _told_wrong:
             _told_wrong.add(self.store.url)
@@ -206,7 +207,13 @@ class QueueLog:
 
     def create_blob(self, name: str, data: bytes) -> None:
         """Create an immutable object in the queue's log folder."""
-        self.store.create(self.log_folder + name, data)
+        try:
+            self.store.create(self.log_folder + name, data)
+        except Conflict:
+            with suppress(Corrupt):
+                if self.store.read(self.log_folder + name) == data:
+                    return  # its own success, sent twice by the network
+            raise
 
     @property
     def log_folder(self) -> str:

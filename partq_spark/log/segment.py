@@ -8,7 +8,7 @@ at a message boundary reads as a shorter stream without an error.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from partq_spark.base.errors import BadRow, Corrupt
+from partq_spark.base.errors import BadRow, Conflict, Corrupt
 from partq_spark.log import names
 from partq_spark.log.model import MAX_KEY_BYTES, Slice, too_long
 from partq_spark.log.partitioner import partitions_of
@@ -208,7 +208,18 @@ class SegmentWriter:
         if kind is None:
             self._exit.callback(self._file.flush)  # before the store's writer ends
             self._exit.callback(self._writer.close)  # before that
-        self._exit.__exit__(kind, error, trace)
+        try:
+            self._exit.__exit__(kind, error, trace)
+        except Conflict:
+            if not self._is_there():
+                raise
+
+    def _is_there(self) -> bool:
+        """Whether what has the name was written here: a request that the network sends twice meets its own success."""
+        found = (self._store.read(self._path, start=each.start, length=each.length) for each in self.slices)
+        with suppress(Corrupt):  # it is another one, or gone again
+            return [each.xxh3 for each in self.slices] == [*map(xxhash.xxh3_64_hexdigest, found)]
+        return False
 
     @property
     def position(self) -> int:

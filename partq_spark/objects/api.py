@@ -18,9 +18,9 @@ caller can tell, by reading, whether its change took place (docs/architecture.md
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class ObjectInfo:
 
     `age_s` is measured against the clock that stamped the object (the disk's or the service's), never this process's,
     so that clocks of different machines are not compared. `etag` and `metadata` are filled for metadata documents
-    only, as `load` gives them.
+    only, as `load` gives them, and only where a listing was asked for values.
     """
 
     name: str
@@ -56,19 +56,10 @@ class ObjectInfo:
 
 
 class ObjectWriter(Protocol):
-    """An immutable object in the making.
+    """An immutable object in the making."""
 
-    Leaving the `with` block normally creates it, durably; an exception, or a `write` that failed, leaves nothing.
-    """
-
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         """Append; returns the number of bytes taken, which is always all of them."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class ObjectStore(Protocol):
@@ -82,14 +73,28 @@ class ObjectStore(Protocol):
     def look_interval_s(self) -> float:
         """How often a waiting reader may call `load(known=…)` without being a burden: 0.01 on a disk, 0.5 elsewhere."""
 
+    def time_us(self) -> int | None:
+        """The clock that stamps the objects, the same for all who use the store: Unix time in microseconds, good to a
+        few seconds, without a request; None: not known, or not yet.
+        """
+
+    def probe(self) -> None:
+        """Try out, below a name that is removed again, whether a server of any make does what queues rest on.
+
+        Raises `Invalid`, which says what it lacks; warns of settings that let the store grow.
+        """
+
     def create(self, name: str, data: bytes | memoryview) -> None:
         """Create an immutable object, durably.
 
         Raises `Conflict` if the name exists, `Unavailable` if the outcome is unknown or the store cannot be reached.
         """
 
-    def writer(self, name: str) -> ObjectWriter:
-        """Create an immutable object piece by piece, in bounded memory. Errors as for `create`, raised when it ends."""
+    def writer(self, name: str) -> AbstractContextManager[ObjectWriter]:
+        """Create an immutable object piece by piece, in bounded memory. Errors as for `create`, raised when it ends.
+
+        Leaving the `with` block normally creates it, durably; an exception, or a `write` that failed, leaves nothing.
+        """
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         """Bytes `[start, start + length)` of an immutable object in one request, in memory of one's own.
@@ -117,12 +122,13 @@ class ObjectStore(Protocol):
     def remove(self, name: str, *, expected: str) -> None:
         """Delete the document whose ETag is `expected`. Raises as `swap` does; one that is gone is a `Conflict`."""
 
-    def delete(self, name: str) -> bool:
-        """Delete an object; True if it was there. Repeating it is harmless."""
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there. Repeating it is harmless."""
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose names start with `prefix` (any string), in order of name, with metadata, in pages.
+    def list(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
+        """All objects whose names start with `prefix` (any string), in order of name, in pages.
 
+        `values`: with what metadata documents hold, which costs requests where the service does not list it.
         What lies there under a name that no object can have is somebody else's and left out.
         """
 
@@ -141,11 +147,3 @@ class ObjectStore(Protocol):
 
     def close(self) -> None:
         """Give back connections and file handles; the store is not used afterwards."""
-
-
-@runtime_checkable
-class Clocked(Protocol):
-    """A store whose own clock can be asked: the one that stamps its objects, the same for all who use the store."""
-
-    def time_us(self) -> int | None:
-        """Unix time in microseconds, good to a few seconds, without a request; None: not known, or not yet."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,27 +21,23 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, BlobServiceClient, ContainerClient, ContentSettings
 
-from partq_spark.base.effects import store_effects
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.azure_access import CONNECTION_STRING, AzureAccess, explain, find_access, without_secrets
-from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
-from partq_spark.objects.azure_clock import ServiceClock
+from partq_spark.objects.azure_access import CONNECTION_STRING, explain, find_access
 from partq_spark.objects.azure_identity import AzureIdentity
 from partq_spark.objects.names import (
+    changed,
     check_content,
     check_folder_prefix,
     check_name,
     check_prefix,
     check_range,
+    check_whole,
     is_name,
     is_part,
 )
-from partq_spark.objects.retrying import OperationRetry
-from partq_spark.objects.urls import AzureUrl
+from partq_spark.objects.service import CONNECT_TIMEOUT_S, ServiceClock, ServiceStore, without_secrets
 
-_CONNECT_TIMEOUT_S: Final = 10
-READ_TIMEOUT_S: Final = 30.0
 _ONE_REQUEST_BYTES: Final = 1 << 40
 """Larger than any blob: the SDK then reads with one ranged request, instead of a first part and the rest in chunks."""
 
@@ -54,69 +50,23 @@ for _name in ("azure", "msal"):  # at INFO the SDK logs every request, with its 
         logging.getLogger(_name).setLevel(logging.WARNING)
 
 
-class AzureStore:
-    """Blobs below a prefix of one container, which is made at the first write.
+class AzureStore(ServiceStore[ContainerClient]):
+    """Blobs below a prefix of one container, which is made at the first write."""
 
-    `retry_timeout_s` is for the parts of a writer, which nobody outside can repeat: staging a block, and committing
-    under a name that is unique by contract. `read_timeout_s` bounds the wait for an answer, `page_size` one answer to a
-    listing.
-    """
+    page_size = 5000
+    max_pieces = 50_000
 
-    def __init__(
-        self,
-        url: AzureUrl,
-        access: AzureAccess,
-        *,
-        retry_timeout_s: float = 0.0,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        page_size: int = 5000,
-    ) -> None:
-        self._url = str(url)
-        self._container_name = url.container
-        self._base = url.prefix + "/" if url.prefix else ""
-        self._access = access
-        self._retry_timeout_s = retry_timeout_s
-        self._read_timeout_s = read_timeout_s
-        self._page_size = page_size
-        self._clock = ServiceClock()
-        self._client = self._connect()
-        self._client_pid = os.getpid()
-
-    @classmethod
-    def from_environment(cls, url: AzureUrl, *, retry_timeout_s: float = 0.0) -> AzureStore:
-        """The store with this process's own credentials; raises `Invalid`, which says what to set, if it has none."""
-        return cls(url, find_access(str(url), os.environ), retry_timeout_s=retry_timeout_s)
-
-    def __repr__(self) -> str:
-        return f"AzureStore({self._url!r})"
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def look_interval_s(self) -> float:
-        return 0.5
-
-    def time_us(self) -> int | None:
-        return self._clock.time_us()
+    def probe(self) -> None:
+        """Nothing: a service of one maker does what its maker says."""
 
     def close(self) -> None:
         self._client.close()
 
     # ---- immutable objects
 
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        check_name(name)
-        view = memoryview(data).cast("B")
-        if view.nbytes > BLOCK_BYTES:
-            with self.writer(name) as writer:
-                writer.write(view)
-            return
-        self._put_whole(name, bytes(view))
-
-    def writer(self, name: str) -> AzureWriter:
-        return AzureWriter(self, check_name(name))
+    def put(self, name: str, data: bytes) -> None:
+        with self._answers("creating", name):
+            self._making_container(lambda: self._blob(name).upload_blob(data, overwrite=False))
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         check_range(name, start, length)
@@ -134,21 +84,13 @@ class AzureStore:
                 return memoryview(data)
             size_bytes: int = self._blob(name).get_blob_properties().size
         end = start if length is None else start + length
-        if end <= size_bytes:
-            return memoryview(b"")  # an empty range: nothing was, or could be, asked for
-        raise Corrupt(
-            f"object {self._shown(name)} is cut short: it has {size_bytes} bytes, and bytes {start} to {end} were asked"
-            " for; restore it from a copy"
-        )
+        check_whole(self._shown(name), size_bytes, start, end)
+        return memoryview(b"")  # an empty range: nothing was, or could be, asked for
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str) -> None:
         check_name(name)
-        try:
-            with self._answers("deleting", name):
-                self._blob(name).delete_blob(delete_snapshots="include")
-        except ObjectMissing:
-            return False
-        return True
+        with suppress(ObjectMissing), self._answers("deleting", name):
+            self._blob(name).delete_blob(delete_snapshots="include")
 
     # ---- documents
 
@@ -198,7 +140,7 @@ class AzureStore:
             with self._answers("replacing", name):
                 return str((self._making_container(put) if expected is None else put())["etag"])
         except ObjectMissing:
-            raise self._gone(name, expected) from None
+            raise changed(self._shown(name), expected, None) from None
 
     def remove(self, name: str, *, expected: str) -> None:
         check_name(name)
@@ -208,39 +150,34 @@ class AzureStore:
                     delete_snapshots="include", etag=expected, match_condition=MatchConditions.IfNotModified
                 )
         except ObjectMissing:
-            raise self._gone(name, expected) from None
-
-    def _gone(self, name: str, expected: str | None) -> Conflict:
-        shown = self._shown(name)
-        return Conflict(f"document {shown} is gone, ETag {expected} was expected: load it before changing it")
+            raise changed(self._shown(name), expected, None) from None
 
     # ---- listing
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        blobs = self._client_here().list_blobs(
-            name_starts_with=self._base + prefix,
-            include=["metadata"],
-            results_per_page=self._page_size,
+        blobs = self._client.list_blobs(
+            name_starts_with=self._url.base + prefix, include=["metadata"], results_per_page=self.page_size
         )
-        base_chars = len(self._base)
+        base_chars = len(self._url.base)
         return (
             ObjectInfo(
                 name=blob.name[base_chars:],
                 size_bytes=blob.size,
                 age_s=max(0.0, (self._clock.now() - blob.last_modified).total_seconds()),
-                etag='"' + blob.etag.strip('"') + '"' if blob.metadata and blob.size == 0 else "",  # unquoted there
-                metadata=dict(blob.metadata or {}) if blob.size == 0 else {},
+                etag='"' + blob.etag.strip('"') + '"' if shown else "",  # unquoted there
+                metadata=shown,
             )
             for blob in self._each(iter(blobs), prefix)
+            for shown in [dict(blob.metadata or {}) if values and blob.size == 0 else {}]
             # In accounts with a hierarchical namespace the service also lists folders, as empty blobs with this mark.
             if "hdi_isfolder" not in (blob.metadata or {}) and is_name(blob.name[base_chars:])
         )
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         check_folder_prefix(prefix)
-        full = self._base + prefix
-        entries = self._client_here().walk_blobs(name_starts_with=full, results_per_page=self._page_size)
+        full = self._url.base + prefix
+        entries = self._client.walk_blobs(name_starts_with=full, results_per_page=self.page_size)
         folders = (
             entry.name[len(full) :].rstrip("/")
             for entry in self._each(iter(entries), prefix)
@@ -266,15 +203,16 @@ class AzureStore:
     # ---- the service
 
     def _connect(self) -> ContainerClient:
+        self._access = find_access(self.url, os.environ)
         options: dict[str, Any] = {
             "retry_total": 0,
-            "connection_timeout": _CONNECT_TIMEOUT_S,
+            "connection_timeout": CONNECT_TIMEOUT_S,
             "read_timeout": self._read_timeout_s,
             "max_single_get_size": _ONE_REQUEST_BYTES,
-            "raw_response_hook": self._clock.hear,
+            "raw_response_hook": partial(_hear, self._clock),
         }
         if not self._access.connection_string:
-            service = BlobServiceClient(self._access.account_url, credential=AzureIdentity(self._url), **options)
+            service = BlobServiceClient(self._access.account_url, credential=AzureIdentity(self.url), **options)
         else:
             try:
                 service = BlobServiceClient.from_connection_string(self._access.connection_string, **options)
@@ -282,16 +220,10 @@ class AzureStore:
                 raise Invalid(
                     f"{CONNECTION_STRING} (not shown) is malformed: copy it again from the account's access keys"
                 ) from None
-        return service.get_container_client(self._container_name)
-
-    def _client_here(self) -> ContainerClient:
-        """This process's client: Spark forks its workers, and two that share a connection get each other's answers."""
-        if self._client_pid != os.getpid():
-            self._client, self._client_pid = self._connect(), os.getpid()
-        return self._client
+        return service.get_container_client(self._url.container)
 
     def _blob(self, name: str) -> BlobClient:
-        return self._client_here().get_blob_client(self._base + name)
+        return self._client.get_blob_client(self._url.base + name)
 
     def _making_container(self, operation: Callable[[], T]) -> T:
         """The operation's result; where the container is missing, nothing was done, so it is made and tried again."""
@@ -301,14 +233,11 @@ class AzureStore:
             if _code(error) != "ContainerNotFound":
                 raise
         try:
-            self._client_here().create_container()
+            self._client.create_container()
         except HttpResponseError as error:
             if _code(error) != "ContainerAlreadyExists":
                 raise
         return operation()
-
-    def _shown(self, name: str) -> str:
-        return f"{self._url}/{name}"
 
     @contextmanager
     def _answers(self, doing: str, name: str) -> Iterator[None]:
@@ -324,53 +253,33 @@ class AzureStore:
             raise self._unavailable(what, error) from None
 
     def _explain(self, what: str, error: HttpResponseError) -> PartqError:
-        refused = isinstance(error, ClientAuthenticationError)
-        return explain(
-            what=what,
-            account=self._access.account,
-            status=error.status_code,
-            code=_code(error),
-            text=str(error.message),
-            refused=refused,
-        )
+        refused, account = isinstance(error, ClientAuthenticationError), self._access.account
+        status, code, text = error.status_code, _code(error), str(error.message)
+        return explain(what=what, account=account, status=status, code=code, text=text, refused=refused)
 
     def _unavailable(self, what: str, error: Exception) -> Unavailable:
-        return Unavailable(
-            f"{what}: account {self._access.account!r} could not be reached: {without_secrets(str(error))}"
-        )
+        account, text = self._access.account, without_secrets(str(error))
+        return Unavailable(f"{what}: account {account!r} could not be reached: {text}")
 
-    # ---- what a writer needs
+    # ---- the pieces of a writer
 
-    def put_whole(self, name: str, data: bytes) -> None:
-        """Create the object in one request, tried again within the retry time."""
-        self._retry().create(lambda: self._put_whole(name, data))
+    def begin(self, name: str) -> str:
+        """Were two writers ever to use one name, blocks with equal ids would mix: each has ids of its own."""
+        return os.urandom(16).hex()
 
-    def put_block(self, name: str, block_id: str, data: bytes) -> None:
-        """Stage one block, tried again within the retry time: repeating it puts the same bytes in the same place."""
+    def put_piece(self, name: str, upload: str, number: int, data: bytes) -> str:
+        block_id = f"{upload}-{number:05}"  # all of one length
+        with self._answers("writing", name):
+            self._making_container(lambda: self._blob(name).stage_block(block_id, data, length=len(data)))
+        return block_id
 
-        def stage() -> None:
-            with self._answers("writing", name):
-                self._making_container(lambda: self._blob(name).stage_block(block_id, data, length=len(data)))
-
-        self._retry().call(stage)
-
-    def commit_blocks(self, name: str, block_ids: Sequence[str]) -> None:
-        """Create the object from staged blocks, tried again within the retry time, as a creation is."""
-
-        def commit() -> None:
-            with self._answers("creating", name):
-                self._blob(name).commit_block_list(
-                    [BlobBlock(block_id) for block_id in block_ids], match_condition=MatchConditions.IfMissing
-                )
-
-        self._retry().create(commit)
-
-    def _put_whole(self, name: str, data: bytes) -> None:
+    def finish(self, name: str, upload: str, pieces: Sequence[str]) -> None:
+        blocks = [BlobBlock(block_id) for block_id in pieces]
         with self._answers("creating", name):
-            self._making_container(lambda: self._blob(name).upload_blob(data, overwrite=False))
+            self._blob(name).commit_block_list(blocks, match_condition=MatchConditions.IfMissing)
 
-    def _retry(self) -> OperationRetry:
-        return OperationRetry(self._url, self._retry_timeout_s, store_effects())
+    def abandon(self, name: str, upload: str) -> None:
+        """As `sweep_temporary`."""
 
 
 def _code(error: HttpResponseError) -> str:
@@ -391,8 +300,12 @@ def _ask_for_all(request: PipelineRequest[Any]) -> None:
     request.http_request.headers.pop("x-ms-range", None)
 
 
+def _hear(clock: ServiceClock, response: PipelineResponse[Any, Any]) -> None:
+    clock.hear(response.http_response.headers.get("Date"))
+
+
 def _measure(clock: ServiceClock, response: PipelineResponse[Any, Any]) -> None:
-    clock.hear(response)
+    _hear(clock, response)
     headers = response.http_response.headers
     if response.http_response.status_code == 200 and "Content-Length" in headers:
         size_bytes = int(headers["Content-Length"])

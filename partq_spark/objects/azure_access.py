@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
+from partq_spark.objects.service import is_passing, without_secrets
 
 CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
@@ -82,19 +83,6 @@ def explain(*, what: str, account: str, status: int | None, code: str, text: str
     if status is None or status < 400 or is_passing(status) or code in _PASSING:
         return Unavailable(f"{what}: account {account!r} gave no usable answer ({answer}): {without_secrets(text)}")
     return Invalid(f"{what}: account {account!r} does not allow it ({answer}): {without_secrets(text)}")
-
-
-def is_passing(status: int) -> bool:
-    """Whether a request that was refused so may succeed when it is sent again."""
-    return status in (408, 429) or status >= 500
-
-
-def without_secrets(text: str) -> str:
-    """The first line of an SDK's text, without the query part of any URL, which may be a signature."""
-    line = text.strip().partition("\n")[0]
-    line = re.sub(r"\?[^\s'\")]*", "?...", line)
-    line = re.sub(r"(?i)\b(sig|accountkey|sharedaccesssignature)=[^\s&;'\")]*", r"\1=...", line)
-    return line if len(line) <= 300 else line[:300] + "..."
 
 
 class _WithoutSignatures(logging.Filter):

@@ -15,7 +15,8 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 
 from partq_spark.base.errors import Invalid
-from partq_spark.objects.azure_access import CONNECTION_STRING, is_passing
+from partq_spark.objects.azure_access import CONNECTION_STRING
+from partq_spark.objects.service import is_passing
 
 _METADATA_HOST: Final = "169.254.169.254"
 """Of machines in Azure. Elsewhere nobody answers there, and the chain of identities asks all the same."""

@@ -17,42 +17,44 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Final, Self
+from contextlib import ExitStack, closing, contextmanager, suppress
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.local_files import (
+from partq_spark.objects.documents import (
     LOOK_BYTES,
+    MAX_METADATA_FILE_BYTES,
+    decode_document,
+    encode_document,
+    find_etag,
+    has_etag,
+    new_etag,
+)
+from partq_spark.objects.local_files import (
     READING,
     SYNC_EVERY_BYTES,
     TemporaryFile,
-    decode_document,
-    encode_document,
     entries,
     explain,
-    find_etag,
-    has_etag,
-    is_metadata,
-    listed_document,
-    new_etag,
+    explained,
     read_all,
+    reading,
     sweep,
 )
 from partq_spark.objects.local_folders import FolderLock, Folders
 from partq_spark.objects.names import (
-    MAX_METADATA_BYTES,
     MAX_NAME_CHARS,
+    changed,
     check_content,
     check_folder_prefix,
     check_name,
     check_prefix,
     check_range,
+    check_whole,
     is_part,
+    taken,
 )
 from partq_spark.objects.urls import LocalUrl
-
-_MAX_METADATA_FILE_BYTES: Final = 8 * MAX_METADATA_BYTES  # JSON takes up to six bytes where the limit counts one
 
 
 class LocalStore:
@@ -95,6 +97,9 @@ class LocalStore:
         """The kernel's clock, which stamps the files; not this process's own."""
         return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1000
 
+    def probe(self) -> None:
+        """Nothing: what a directory can do is known."""
+
     def close(self) -> None:
         """Nothing is kept open."""
 
@@ -104,67 +109,52 @@ class LocalStore:
         with self.writer(name) as writer:
             writer.write(data)
 
-    def writer(self, name: str) -> LocalWriter:
-        return LocalWriter(f"{self._root}/{check_name(name)}", self._folders, self._sync_every_bytes)
+    @contextmanager
+    def writer(self, name: str) -> Iterator[TemporaryFile]:
+        path = self._path(name)
+        with ExitStack() as stack:  # errors of whoever writes pass as they are
+            with explained("writing", path):
+                folder = stack.enter_context(self._folder(path, make=True))
+                file = TemporaryFile(folder, path, sync_every_bytes=self._sync_every_bytes)
+                stack.enter_context(closing(file))
+            yield file
+            with explained("writing", path, exists=taken(path)):
+                file.finish()
+                file.link()
+                stack.close()
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         check_range(name, start, length)
-        path = f"{self._root}/{check_name(name)}"
-        try:
-            fd = os.open(path, READING)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ObjectMissing(f"object {path} is not there: restore it from a copy") from None
-        except OSError as error:
-            raise explain(error, "reading", path) from error
-        try:
+        path = self._path(name)
+        missing = ObjectMissing(f"object {path} is not there: restore it from a copy")
+        with explained("reading", path, missing=missing), reading(path) as fd:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
                 raise ObjectMissing(f"object {path} is not there, it is a directory: restore it from a copy")
             if not stat.S_ISREG(status.st_mode):
                 raise Corrupt(f"{path} is no regular file: remove it, it is foreign, and restore the object")
             end = status.st_size if length is None else start + length
-            size_bytes = status.st_size
-            if max(start, end) <= size_bytes:
-                # Read and not mapped: a process that cuts a mapped file ends this one by SIGBUS, and could change what
-                # was compared with its checksum already. Compressed slices, as they are by default, are read faster.
-                data = read_all(fd, end - start, start)
-                if len(data) == end - start:
-                    return memoryview(data)
-                size_bytes = start + len(data)  # it was cut a moment ago
-            raise Corrupt(
-                f"object {path} is cut short: it has {size_bytes} bytes, and bytes {start} to {max(start, end)}"
-                " were asked for; restore it from a copy"
-            )
-        except OSError as error:
-            raise explain(error, "reading", path) from error
-        finally:
-            os.close(fd)
+            check_whole(path, status.st_size, start, end)
+            # Read and not mapped: a process that cuts a mapped file ends this one by SIGBUS, and could change what
+            # was compared with its checksum already. Compressed slices, as they are by default, are read faster.
+            data = read_all(fd, end - start, start)
+            check_whole(path, start + len(data), start, end)  # it may have been cut a moment ago
+            return memoryview(data)
 
-    def delete(self, name: str) -> bool:
-        leaf = self._leaf(name)
-        path = f"{self._root}/{name}"
-        parent = os.path.dirname(path)
-        try:
-            folder = self._folders.open(parent)
-            if folder is None:
-                return False
-            try:
-                # Also an object's deletion takes the lock: a swap compares and renames, and must not straddle it.
-                with FolderLock(folder, parent, self._lock_wait_s):
-                    os.unlink(leaf, dir_fd=folder)
-                self._folders.sync(folder, parent)
-            finally:
-                os.close(folder)
-        except (FileNotFoundError, IsADirectoryError):
-            return False
-        except OSError as error:
-            raise explain(error, "deleting", path) from error
-        return True
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        with (
+            explained("deleting", path),
+            suppress(FileNotFoundError, IsADirectoryError),
+            self._folder(path) as folder,
+            self._lock(folder, path),  # also for an object: a swap compares and renames, and must not straddle it
+        ):
+            os.unlink(os.path.basename(path), dir_fd=folder)
 
     # ---- documents
 
     def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        path = f"{self._root}/{check_name(name)}"
+        path = self._path(name)
         try:
             if self._folders.unsynced:
                 self._folders.settle(os.path.dirname(path))
@@ -185,75 +175,48 @@ class LocalStore:
             os.close(fd)
 
     def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
-        leaf = self._leaf(name)
+        path, etag = self._path(name), new_etag()
         check_content(name, content)
-        path = f"{self._root}/{name}"
-        parent = os.path.dirname(path)
-        etag = new_etag()
-        try:
-            folder = self._folders.make(parent) if expected is None else self._folders.open(parent)
-            if folder is None:
-                raise _changed(path, expected, None)
-            try:
-                self._compare(folder, leaf, path, expected)  # a lost race ends here, before a sync is paid for
-                temporary = TemporaryFile(folder)
-                try:
-                    temporary.write(encode_document(etag, content))
-                    temporary.finish()
-                    if expected is None:
-                        temporary.link(leaf)
-                    else:
-                        with FolderLock(folder, parent, self._lock_wait_s):
-                            self._compare(folder, leaf, path, expected)
-                            temporary.rename(leaf)
-                finally:
-                    temporary.discard()
-                self._folders.sync(folder, parent)
-            finally:
-                os.close(folder)
-        except FileExistsError:
-            raise _changed(path, expected, "another one") from None
-        except OSError as error:
-            raise explain(error, "replacing", path) from error
+        gone = None if expected is None else changed(path, expected, None)
+        with (
+            explained("replacing", path, missing=gone, exists=changed(path, None, None)),
+            self._folder(path, make=expected is None) as folder,
+        ):
+            self._compare(folder, path, expected)  # a lost race ends here, before a sync is paid for
+            with closing(TemporaryFile(folder, path)) as file:
+                file.write(encode_document(etag, content))
+                file.finish()
+                if expected is None:
+                    file.link()
+                else:
+                    with self._lock(folder, path):
+                        self._compare(folder, path, expected)
+                        file.rename()
         return etag
 
     def remove(self, name: str, *, expected: str) -> None:
-        leaf = self._leaf(name)
-        path = f"{self._root}/{name}"
-        parent = os.path.dirname(path)
-        try:
-            folder = self._folders.open(parent)
-            if folder is None:
-                raise _changed(path, expected, None)
-            try:
-                with FolderLock(folder, parent, self._lock_wait_s):
-                    self._compare(folder, leaf, path, expected)
-                    os.unlink(leaf, dir_fd=folder)
-                self._folders.sync(folder, parent)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise explain(error, "removing", path) from error
+        path = self._path(name)
+        with (
+            explained("removing", path, missing=changed(path, expected, None)),
+            self._folder(path) as folder,
+            self._lock(folder, path),
+        ):
+            self._compare(folder, path, expected)
+            os.unlink(os.path.basename(path), dir_fd=folder)
 
     @staticmethod
-    def _compare(folder: int, leaf: str, path: str, expected: str | None) -> None:
-        try:
-            fd = os.open(leaf, READING, dir_fd=folder)
-        except FileNotFoundError:
-            found = None
-        else:
-            try:
-                found = find_etag(path, os.pread(fd, LOOK_BYTES, 0)) if expected is not None else "another one"
-            finally:
-                os.close(fd)
+    def _compare(folder: int, path: str, expected: str | None) -> None:
+        found = None
+        with suppress(FileNotFoundError), reading(os.path.basename(path), folder) as fd:
+            found = find_etag(path, os.pread(fd, LOOK_BYTES, 0)) if expected is not None else "another one"
         if found != expected:
-            raise _changed(path, expected, found)
+            raise changed(path, expected, found)
 
     # ---- listing
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        return self._walk(prefix[: prefix.rfind("/") + 1], prefix)
+        return self._walk(prefix[: prefix.rfind("/") + 1], prefix, values=values)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         check_folder_prefix(prefix)
@@ -266,15 +229,15 @@ class LocalStore:
         except Invalid:
             return True  # this user may not look: one folder hides no others, and using what is in it says why not
 
-    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _walk(self, folder: str, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
         for entry in self._entries(folder):
             name = folder + entry
             if not name.startswith(prefix) or len(name) > MAX_NAME_CHARS:
                 continue
             if name.endswith("/"):
-                yield from self._walk(name, prefix)
+                yield from self._walk(name, prefix, values=values)
             else:
-                info = self._info(name)
+                info = self._info(name, values=values)
                 if info is not None:
                     yield info
 
@@ -287,19 +250,15 @@ class LocalStore:
         except OSError as error:
             raise explain(error, "listing", path) from error
 
-    def _info(self, name: str) -> ObjectInfo | None:
+    def _info(self, name: str, *, values: bool) -> ObjectInfo | None:
         path = f"{self._root}/{name}"
         document = Document(etag="")
         try:
             status = os.stat(path)
-            if LOOK_BYTES // 2 < status.st_size <= _MAX_METADATA_FILE_BYTES:
-                fd = os.open(path, READING)
-                try:
+            if values and LOOK_BYTES // 2 < status.st_size <= MAX_METADATA_FILE_BYTES:
+                with reading(path) as fd, suppress(Corrupt):  # those who need it find it just as corrupt
                     status = os.fstat(fd)  # the document may have been replaced meanwhile
-                    if is_metadata(data := read_all(fd, status.st_size)):
-                        document = listed_document(path, data)
-                finally:
-                    os.close(fd)
+                    document = decode_document(path, read_all(fd, status.st_size))
         except FileNotFoundError:
             return None  # deleted since the folder was read
         except PermissionError:
@@ -309,8 +268,9 @@ class LocalStore:
                 return None  # a link that leads nowhere, as one to a file that is gone
             raise explain(error, "listing", path) from error
         age_s = max(0.0, time.clock_gettime(time.CLOCK_REALTIME) - status.st_mtime)
-        size_bytes = 0 if document.metadata else status.st_size
-        return ObjectInfo(name=name, size_bytes=size_bytes, age_s=age_s, etag=document.etag, metadata=document.metadata)
+        if not document.metadata:
+            return ObjectInfo(name=name, size_bytes=status.st_size, age_s=age_s)
+        return ObjectInfo(name=name, size_bytes=0, age_s=age_s, etag=document.etag, metadata=document.metadata)
 
     # ---- housekeeping
 
@@ -324,71 +284,19 @@ class LocalStore:
 
     # ---- folders
 
-    @staticmethod
-    def _leaf(name: str) -> str:
-        return check_name(name).rpartition("/")[2]
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}"
 
-
-class LocalWriter:
-    """An immutable object that is written straight to its hidden file; see `ObjectWriter`."""
-
-    def __init__(self, path: str, folders: Folders, sync_every_bytes: int) -> None:
-        self._folders = folders
-        self._sync_every_bytes = sync_every_bytes
-        self._path = path
-        self._parent = os.path.dirname(path)
-        self._folder = -1
-        self._temporary: TemporaryFile | None = None
-        self._failure: PartqError | None = None
-
-    def __enter__(self) -> Self:
+    @contextmanager
+    def _folder(self, path: str, *, make: bool = False) -> Iterator[int]:
+        """The open folder of an object; what was done in it is durable at the end. Raises `OSError`."""
+        parent = os.path.dirname(path)
+        folder = self._folders.make(parent) if make else self._folders.open(parent)
         try:
-            self._folder = self._folders.make(self._parent)
-            self._temporary = TemporaryFile(self._folder, sync_every_bytes=self._sync_every_bytes)
-        except OSError as error:
-            self._discard()
-            raise explain(error, "writing", self._path) from error
-        return self
-
-    def write(self, data: bytes | memoryview) -> int:
-        if self._temporary is None:
-            raise Invalid(f"object {self._path} is not being written: write inside the `with` block")
-        try:
-            return self._temporary.write(data)
-        except OSError as error:
-            self._failure = explain(error, "writing", self._path)
-            raise self._failure from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None and self._failure is not None:  # a caller went on after a failed write: it is not whole
-                raise self._failure
-            if kind is None and self._temporary is not None:
-                self._temporary.finish()
-                self._temporary.link(os.path.basename(self._path))
-                self._temporary.discard()
-                self._folders.sync(self._folder, self._parent)
-        except FileExistsError:
-            raise Conflict(f"object {self._path} exists already: immutable objects need a name of their own") from None
-        except OSError as failure:
-            raise explain(failure, "writing", self._path) from failure
+            yield folder
+            self._folders.sync(folder, parent)
         finally:
-            self._discard()
-
-    def _discard(self) -> None:
-        if self._temporary is not None:
-            self._temporary.discard()
-            self._temporary = None
-        if self._folder >= 0:
-            folder, self._folder = self._folder, -1
             os.close(folder)
 
-
-def _changed(path: str, expected: str | None, found: str | None) -> Conflict:
-    if expected is None:
-        return Conflict(f"document {path} exists already: load it before changing it")
-    if found is None:
-        return Conflict(f"document {path} is gone, ETag {expected} was expected: load it before changing it")
-    return Conflict(f"document {path} has ETag {found}, {expected} was expected: load it again before changing it")
+    def _lock(self, folder: int, path: str) -> FolderLock:
+        return FolderLock(folder, os.path.dirname(path), self._lock_wait_s)

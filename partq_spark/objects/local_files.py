@@ -1,16 +1,7 @@
-"""The pieces that the local store is made of: the document format, temporary files, error messages.
+"""The pieces that the local store is made of: temporary files, folders' entries, error messages.
 
 Nothing here knows object names or the contract; `local.py` does. Everything works relative to an open directory, so
 that a directory that is removed and made again under the same name is noticed instead of being written past.
-
-A document is one file. Its first key is the ETag, at a fixed width, so that a look at a document reads 64 bytes:
-
-- JSON body:  `{"etag":"<32 hex>",` then the body without its first `{`;
-- metadata:   `{"metadata.etag":"<32 hex>",` then the keys and values as one JSON object without its first `{`.
-
-The dot cannot occur in a metadata key, so neither kind can be taken for the other, whatever the document holds. Where
-the body is an empty object, the comma is a space, which keeps the file valid JSON. A file that begins otherwise is no
-document.
 """
 
 # Most calls are relative to an open folder, which pathlib cannot express.
@@ -22,18 +13,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
-import msgspec
-
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.objects.api import Document
 
 TEMPORARY_PREFIX: Final = ".tmp-"
-LOOK_BYTES: Final = 64
-"""Enough of a document to tell its kind and its ETag."""
-
 READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """How a file is opened. Not blocking, which is nothing to a regular file: to open a pipe that nobody writes, in the
 place of an object, would last for ever.
@@ -41,10 +27,6 @@ place of an object, would last for ever.
 
 _log = logging.getLogger("partq.objects")
 
-_BODY_START: Final = b'{"etag":"'
-_METADATA_START: Final = b'{"metadata.etag":"'
-_ETAG_CHARS: Final = 32
-_METADATA: Final = msgspec.json.Decoder(dict[str, str])
 SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -52,78 +34,17 @@ _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FILE = (errno.ESPIPE, errno.ENXIO, errno.ENODEV)  # a pipe, a socket, a device
 
 
-# ---- documents
-
-
-def new_etag() -> str:
-    """Random, never a counter or a time: the same content written again must not look unchanged."""
-    return os.urandom(_ETAG_CHARS // 2).hex()
-
-
-def encode_document(etag: str, content: bytes | Mapping[str, str]) -> bytes:
-    """The file of a document whose content was checked."""
-    if isinstance(content, bytes):
-        start, body = _BODY_START, content
-    else:
-        start, body = _METADATA_START, msgspec.json.encode(dict(content))
-    separator = b'" ' if body[1:].lstrip()[:1] == b"}" else b'",'
-    return b"".join((start, etag.encode(), separator, memoryview(body)[1:]))
-
-
-def find_etag(path: str, head: bytes) -> str:
-    """The ETag in the first `LOOK_BYTES` of a document. Raises `Corrupt` if this is none."""
-    for start in (_BODY_START, _METADATA_START):
-        end = len(start) + _ETAG_CHARS
-        if head.startswith(start) and head[end : end + 2] in (b'",', b'" '):
-            return head[len(start) : end].decode("ascii", "replace")
-    raise Corrupt(
-        f"{path} is no document of partq: it does not begin with an ETag; restore it, or remove it if it is foreign"
-    )
-
-
-def has_etag(head: bytes, etag: bytes) -> bool:
-    """Whether a document has this ETag: what an idle reader asks every few milliseconds."""
-    if head[9:41] == etag:
-        return head.startswith(_BODY_START)
-    return head[18:50] == etag and head.startswith(_METADATA_START)
-
-
-def is_metadata(head: bytes) -> bool:
-    """Whether a file that begins so is a metadata document."""
-    return head.startswith(_METADATA_START)
-
-
-def decode_document(path: str, data: bytes) -> Document:
-    """The document in a file. Raises `Corrupt` if it is none, or is cut short."""
-    etag = find_etag(path, data[:LOOK_BYTES])
-    if data[-1:] != b"}":
-        raise Corrupt(f"{path} is cut short, its last byte is not '}}': restore it from a copy")
-    if not data.startswith(_METADATA_START):
-        return Document(etag=etag, body=b"{" + data[len(_BODY_START) + _ETAG_CHARS + 2 :])
-    return Document(etag=etag, metadata=decode_metadata(path, data))
-
-
-def decode_metadata(path: str, data: bytes) -> dict[str, str]:
-    """The keys and values of a metadata document's file, without its ETag."""
-    try:
-        return _METADATA.decode(b"{" + data[len(_METADATA_START) + _ETAG_CHARS + 2 :])
-    except msgspec.ValidationError:
-        raise Corrupt(f"{path} holds something else than text values: restore it from a copy") from None
-    except ValueError as error:
-        raise Corrupt(f"{path} is no JSON object: {error}; restore it from a copy") from None
-
-
-def listed_document(path: str, data: bytes) -> Document:
-    """As `decode_document`, for a listing: an empty one where it is damaged, which those who need it find just as
-    corrupt. So one hides no others.
-    """
-    try:
-        return decode_document(path, data)
-    except Corrupt:
-        return Document(etag="")
-
-
 # ---- files
+
+
+@contextmanager
+def reading(path: str, folder: int | None = None) -> Iterator[int]:
+    """An open file, for as long as it is read."""
+    fd = os.open(path, READING, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
@@ -145,15 +66,16 @@ def read_all(fd: int, size_bytes: int, offset: int = 0) -> bytes:
 
 
 class TemporaryFile:
-    """A hidden file in an open folder that becomes an object by a link or a rename, or is gone after `discard`.
+    """A hidden file in an open folder; by a link or a rename it becomes the object at `path`, by `close` it is gone.
 
     While it grows, a thread starts write-back of every `sync_every_bytes`, so that the sync at the end, during which a
     Spark task does nothing else, finds little to do. The thread's error is kept: Linux reports a failed write-back only
     once, and the sync at the end would say that all is well.
     """
 
-    def __init__(self, folder: int, *, sync_every_bytes: int = SYNC_EVERY_BYTES) -> None:
+    def __init__(self, folder: int, path: str, *, sync_every_bytes: int = SYNC_EVERY_BYTES) -> None:
         self._folder = folder
+        self._path = path
         self._sync_every_bytes = sync_every_bytes
         self.name = TEMPORARY_PREFIX + os.urandom(16).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -163,11 +85,16 @@ class TemporaryFile:
         self._wake = threading.Event()
         self._ended = False
         self._syncer: threading.Thread | None = None
-        self._sync_error: OSError | None = None
+        self._failure: OSError | None = None  # after which it is not whole, whoever goes on
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         view = memoryview(data)
-        write_all(self._fd, view)
+        with explained("writing", self._path):
+            try:
+                write_all(self._fd, view)
+            except OSError as error:
+                self._failure = error
+            self._raise_failure()
         self._unsynced_bytes += view.nbytes
         if self._unsynced_bytes >= self._sync_every_bytes:
             self._unsynced_bytes = 0
@@ -175,27 +102,27 @@ class TemporaryFile:
                 self._syncer = threading.Thread(target=self._sync_early, name="partq-write-back", daemon=True)
                 self._syncer.start()
             self._wake.set()
-            self._raise_sync_error()
         return view.nbytes
 
     def finish(self) -> None:
         """Make the content durable and close the file; it still has its hidden name."""
         self._join_syncer()
-        self._raise_sync_error()
+        self._raise_failure()
         os.fsync(self._fd)
         self._close()
 
-    def link(self, name: str) -> None:
-        """Give the file its name if that is free (`FileExistsError` if not); the hidden name goes with `discard`."""
+    def link(self) -> None:
+        """Give the file its name if that is free (`FileExistsError` if not); the hidden name goes with `close`."""
+        name = os.path.basename(self._path)
         os.link(self.name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
 
-    def rename(self, name: str) -> None:
+    def rename(self) -> None:
         """Give the file its name in place of what has it."""
-        os.rename(self.name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        os.rename(self.name, os.path.basename(self._path), src_dir_fd=self._folder, dst_dir_fd=self._folder)
         self._exists = False
 
-    def discard(self) -> None:
-        """Close and remove the hidden name; never raises, because it also runs while an error is on its way."""
+    def close(self) -> None:
+        """Close it and remove the hidden name; never raises, because it also runs while an error is on its way."""
         try:
             self._join_syncer()
             self._close()
@@ -216,7 +143,7 @@ class TemporaryFile:
             try:
                 os.fdatasync(self._fd)
             except OSError as error:
-                self._sync_error = error
+                self._failure = error
                 return
 
     def _join_syncer(self) -> None:
@@ -226,9 +153,9 @@ class TemporaryFile:
             self._syncer.join()  # ends with the one sync under way, which is as bounded as the disk
             self._syncer = None
 
-    def _raise_sync_error(self) -> None:
-        if self._sync_error is not None:
-            raise self._sync_error
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def entries(path: str, is_ours: Callable[[str], bool]) -> list[str]:
@@ -287,6 +214,21 @@ def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
 
 
 # ---- errors
+
+
+@contextmanager
+def explained(
+    doing: str, path: str, *, missing: PartqError | None = None, exists: PartqError | None = None
+) -> Iterator[None]:
+    """Turn the operating system's errors into partq's: into these where nothing, or something, has the name."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) and missing is not None:
+            raise missing from None
+        if isinstance(error, FileExistsError) and exists is not None:
+            raise exists from None
+        raise explain(error, doing, path) from error
 
 
 def explain(error: OSError, doing: str, path: str) -> PartqError:

@@ -38,13 +38,13 @@ class Folders:
         self._durable: set[str] = set()
         self.unsynced: set[str] = set()  # where something was done, and the sync of it failed
 
-    def open(self, path: str) -> int | None:
-        """An open folder; None if it is not there. Raises `OSError`."""
+    def open(self, path: str) -> int:
+        """An open folder. Raises `OSError`, as `FileNotFoundError` also where a file is in its way."""
         self.settle(path)
         try:
             return os.open(path, _FOLDER)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except NotADirectoryError as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
 
     def make(self, path: str) -> int:
         """An open folder, made if it was not there, and durable with all its parents. Raises `OSError`."""

@@ -7,23 +7,34 @@ either, so that a seed repeats a run. It is no user's store; `open_store` does n
 from __future__ import annotations
 
 import bisect
+import io
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import TracebackType
-from typing import Self
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.names import check_content, check_folder_prefix, check_name, check_prefix, check_range
+from partq_spark.objects.names import (
+    changed,
+    check_content,
+    check_folder_prefix,
+    check_name,
+    check_prefix,
+    check_range,
+    check_whole,
+    taken,
+)
 
 _FIRST_DATE_S = 1e9  # of 2001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
+class Stored:
+    """One object, as it lies there."""
+
     created_s: float
     data: bytes = b""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +55,7 @@ class MemoryStore:
         self._rng = rng
         self._url = url
         self._page_size = page_size
-        self._objects: dict[str, _Stored] = {}
+        self._objects: dict[str, Stored] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -63,6 +74,9 @@ class MemoryStore:
         seconds = self._clock()
         return int(seconds * 1e6) if seconds >= _FIRST_DATE_S else None
 
+    def probe(self) -> None:
+        """Nothing: it lacks nothing."""
+
     def close(self) -> None:
         """Keeps everything: the store can be used on, as another process would use a real one."""
 
@@ -73,11 +87,15 @@ class MemoryStore:
         stored = bytes(data)
         with self._lock:
             if name in self._objects:
-                raise Conflict(f"object {name} exists already: immutable objects need a name of their own")
-            self._objects[name] = _Stored(created_s=self._clock(), data=stored)
+                raise taken(name)
+            self._objects[name] = Stored(created_s=self._clock(), data=stored)
 
-    def writer(self, name: str) -> MemoryWriter:
-        return MemoryWriter(self, check_name(name))
+    @contextmanager
+    def writer(self, name: str) -> Iterator[io.BytesIO]:
+        check_name(name)
+        whole = io.BytesIO()
+        yield whole
+        self.create(name, whole.getbuffer())
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         check_range(name, start, length)
@@ -85,19 +103,14 @@ class MemoryStore:
             stored = self._objects.get(check_name(name))
         if stored is None:
             raise ObjectMissing(f"object {name} is not there: restore it from a copy")
-        size_bytes = len(stored.data)
-        end = size_bytes if length is None else start + length
-        if max(start, end) > size_bytes:
-            raise Corrupt(
-                f"object {name} is cut short: it has {size_bytes} bytes, and bytes {start} to {max(start, end)}"
-                " were asked for; restore it from a copy"
-            )
+        end = len(stored.data) if length is None else start + length
+        check_whole(name, len(stored.data), start, end)
         return memoryview(stored.data)[start:end]
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str) -> None:
         check_name(name)
         with self._lock:
-            return self._objects.pop(name, None) is not None
+            self._objects.pop(name, None)
 
     # ---- documents
 
@@ -120,9 +133,9 @@ class MemoryStore:
             self._compare(name, expected)
             etag = f"{self._rng.getrandbits(128):032x}"
             if isinstance(content, bytes):
-                self._objects[name] = _Stored(created_s=self._clock(), data=content, etag=etag)
+                self._objects[name] = Stored(created_s=self._clock(), data=content, etag=etag)
             else:
-                self._objects[name] = _Stored(created_s=self._clock(), metadata=dict(content), etag=etag)
+                self._objects[name] = Stored(created_s=self._clock(), metadata=dict(content), etag=etag)
         return etag
 
     def remove(self, name: str, *, expected: str) -> None:
@@ -133,20 +146,17 @@ class MemoryStore:
 
     def _compare(self, name: str, expected: str | None) -> None:
         stored = self._objects.get(name)
-        if stored is None and expected is not None:
-            raise Conflict(f"document {name} is gone, ETag {expected} was expected: load it before changing it")
-        if stored is not None and expected is None:
-            raise Conflict(f"document {name} exists already: load it before changing it")
-        if stored is not None and stored.etag != expected:
-            raise Conflict(f"document {name} has ETag {stored.etag}, {expected} was expected: load it again")
+        found = None if stored is None else stored.etag or "no document"
+        if found != expected:
+            raise changed(name, expected, found)
 
     # ---- listing
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        return self._pages(prefix)
+        return self._pages(prefix, values=values)
 
-    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _pages(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
         last: str | None = None
         while True:
             with self._lock:
@@ -160,8 +170,8 @@ class MemoryStore:
                     name=name,
                     size_bytes=len(stored.data),
                     age_s=max(0.0, self._clock() - stored.created_s),
-                    etag=stored.etag or "" if stored.metadata else "",
-                    metadata=stored.metadata,
+                    etag=stored.etag or "" if values and stored.metadata else "",
+                    metadata=stored.metadata if values else {},
                 )
             last = page[-1][0]
 
@@ -173,30 +183,3 @@ class MemoryStore:
     def sweep_temporary(self, older_than_s: float) -> int:
         """Nothing half written is ever kept."""
         return 0
-
-
-class MemoryWriter:
-    """An immutable object that is put together in memory; see `ObjectWriter`."""
-
-    def __init__(self, store: MemoryStore, name: str) -> None:
-        self._store = store
-        self._name = name
-        self._data: bytearray | None = None
-
-    def __enter__(self) -> Self:
-        self._data = bytearray()
-        return self
-
-    def write(self, data: bytes | memoryview) -> int:
-        if self._data is None:
-            raise Invalid(f"object {self._name} is not being written: write inside the `with` block")
-        before = len(self._data)
-        self._data += data
-        return len(self._data) - before
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        data, self._data = self._data, None
-        if kind is None and data is not None:
-            self._store.create(self._name, memoryview(data))

@@ -1,4 +1,5 @@
-"""What may be stored: the rules for object names, prefixes and document contents, the same for every store.
+"""What may be stored: the rules for object names, prefixes and document contents, and the refusals of the contract, the
+same for every store.
 
 Only checks live here, with no I/O. They are stricter than any one store needs, so that whatever one store takes,
 every other store takes too, and a name is always one plain path below the store's folder.
@@ -10,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Conflict, Corrupt, Invalid
 
 MAX_NAME_CHARS: Final = 800
 """Azure allows 1,024 characters for prefix and name together."""
@@ -74,6 +75,16 @@ def check_range(name: str, start: int, length: int | None) -> None:
         raise Invalid(f"range of {length} bytes from {start} of {name!r} is not allowed: use numbers from 0 up")
 
 
+def check_whole(name: str, size_bytes: int, start: int, end: int) -> None:
+    """Raise `Corrupt` if an object of this size ends before the bytes `start` to `end`, or before they begin."""
+    end = max(start, end)
+    if end > size_bytes:
+        raise Corrupt(
+            f"object {name} is cut short: it has {size_bytes} bytes, and bytes {start} to {end} were asked for; restore"
+            " it from a copy"
+        )
+
+
 def check_content(name: str, content: bytes | Mapping[str, str]) -> None:
     """Raise `Invalid` unless `content` may be a document.
 
@@ -98,6 +109,20 @@ def check_content(name: str, content: bytes | Mapping[str, str]) -> None:
         size_bytes += len(key) + len(value)
     if size_bytes > MAX_METADATA_BYTES:
         raise Invalid(f"document {name!r} has {size_bytes} bytes of metadata: at most {MAX_METADATA_BYTES} are allowed")
+
+
+def taken(name: str) -> Conflict:
+    """For an immutable object whose name is another's."""
+    return Conflict(f"object {name} exists already: immutable objects need a name of their own")
+
+
+def changed(name: str, expected: str | None, found: str | None) -> Conflict:
+    """For a document that has the ETag `found`, or is none, where another one was expected."""
+    if expected is None:
+        return Conflict(f"document {name} exists already: load it before changing it")
+    if found is None:
+        return Conflict(f"document {name} is gone, ETag {expected} was expected: load it before changing it")
+    return Conflict(f"document {name} has ETag {found}, {expected} was expected: load it again before changing it")
 
 
 def _shorten(text: str) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.base.retry import Retry
-from partq_spark.objects.api import Clocked, Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
+from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
 T = TypeVar("T")
 _log = logging.getLogger("partq.objects")
@@ -83,8 +84,7 @@ class OperationRetry:
 class Retrying:
     """A store that waits up to `timeout_s` for another one to come back; 0 tries once.
 
-    After the time it raises `Unavailable`, which names the store, the time, the cause and the option. A deletion
-    whose first answer was lost may report False.
+    After the time it raises `Unavailable`, which names the store, the time, the cause and the option.
     """
 
     def __init__(self, store: ObjectStore, timeout_s: float, effects: Effects | None = None) -> None:
@@ -104,7 +104,10 @@ class Retrying:
         return self._store.look_interval_s
 
     def time_us(self) -> int | None:
-        return self._store.time_us() if isinstance(self._store, Clocked) else None
+        return self._store.time_us()
+
+    def probe(self) -> None:
+        self._retry().call(self._store.probe)
 
     def close(self) -> None:
         self._store.close()
@@ -126,11 +129,11 @@ class Retrying:
             retry.wait(cause, started_s)
             return retry.call(lambda: self._store.load(name, known=known))
 
-    def delete(self, name: str) -> bool:
-        return self._retry().call(lambda: self._store.delete(name))
+    def delete(self, name: str) -> None:
+        self._retry().call(lambda: self._store.delete(name))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._listing(lambda: self._store.list(prefix), lambda info: info.name)
+    def list(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
+        return self._listing(lambda: self._store.list(prefix, values=values), lambda info: info.name)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         return self._listing(lambda: self._store.list_folders(prefix), lambda folder: folder + "/")
@@ -140,7 +143,7 @@ class Retrying:
 
     # ---- never tried again
 
-    def writer(self, name: str) -> ObjectWriter:
+    def writer(self, name: str) -> AbstractContextManager[ObjectWriter]:
         return self._store.writer(name)
 
     def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:

@@ -17,10 +17,13 @@ from urllib.parse import quote, unquote_to_bytes
 from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.objects.names import check_prefix
 
-ALLOWED: Final = "file:///absolute/dir or azure://container/prefix"
+ALLOWED: Final = "file:///absolute/dir, azure://container/prefix or s3://bucket/prefix"
 
+_CONTAINERS: Final = {  # what a service lets one be called
+    "azure": re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII),
+    "s3": re.compile(r"(?=.{3,63}\Z)(?!xn--|[0-9.]+\Z)[a-z0-9]+(?:(?:-+|\.)[a-z0-9]+)*", re.ASCII),
+}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _MAX_PREFIX_CHARS = 200
 
 
@@ -36,17 +39,25 @@ class LocalUrl:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AzureUrl:
-    """A container, and the prefix of all names in it: empty, or parts joined by `/` with no slash at either end."""
+class ServiceUrl:
+    """A container of Azure Blob Storage or a bucket of S3, and the prefix of all names in it: empty, or parts joined by
+    `/` with no slash at either end.
+    """
 
+    scheme: str
     container: str
     prefix: str
 
     def __str__(self) -> str:
-        return f"azure://{self.container}/{self.prefix}" if self.prefix else f"azure://{self.container}"
+        return f"{self.scheme}://{self.container}" + (f"/{self.prefix}" if self.prefix else "")
+
+    @property
+    def base(self) -> str:
+        """What every name in the container begins with."""
+        return self.prefix + "/" if self.prefix else ""
 
 
-def parse_url(url: str) -> LocalUrl | AzureUrl:
+def parse_url(url: str) -> LocalUrl | ServiceUrl:
     """The parts of a store URL. Raises `Invalid`, which shows what is allowed, for anything else."""
     try:
         url.encode()
@@ -56,26 +67,27 @@ def parse_url(url: str) -> LocalUrl | AzureUrl:
     if match is None:
         _refuse_path(url)
     scheme, rest = match[1].lower(), match[2]
-    if scheme not in ("file", "azure"):
+    if scheme != "file" and scheme not in _CONTAINERS:
         raise Invalid(f"store with scheme {scheme!r} is not known: use {ALLOWED}")
     authority = rest[2:].partition("/")[0] if rest.startswith("//") else ""
     if "@" in authority or re.search(r"[?#]", rest):
         raise Invalid(
             f"store {scheme}:… has a user, password, query or fragment (not repeated: plans and logs show URLs):"
-            f" use {ALLOWED} and leave credentials to the environment, AZURE_STORAGE_CONNECTION_STRING;"
+            f" use {ALLOWED} and leave credentials to the environment, as AZURE_STORAGE_CONNECTION_STRING or"
+            " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY;"
             " write a '?' or '#' that belongs to a directory's name as %3F or %23"
         )
-    return _local(rest) if scheme == "file" else _azure(rest)
+    return _local(rest) if scheme == "file" else _service(scheme, rest)
+
+
+def is_paid(url: str) -> bool:
+    """Whether each request to the store costs money, and takes its way over the network; `url` is canonical."""
+    return url.partition(":")[0] in _CONTAINERS
 
 
 def canonical_url(url: str) -> str:
     """The one way to write this store's URL: same store, same text. Raises `Invalid` as `parse_url` does."""
     return str(parse_url(url))
-
-
-def is_paid(url: str) -> bool:
-    """Whether each request to the store costs money; `url` is a canonical one."""
-    return url.startswith("azure:")
 
 
 def _local(rest: str) -> LocalUrl:
@@ -104,28 +116,32 @@ def _local(rest: str) -> LocalUrl:
     return LocalUrl(folder=folder)
 
 
-def _azure(rest: str) -> AzureUrl:
+def _service(scheme: str, rest: str) -> ServiceUrl:
     if not rest.startswith("//"):
-        raise Invalid("store azure:… has no '//': use azure://container/prefix")
+        raise Invalid(f"store {scheme}:… has no '//': use {ALLOWED}")
     container, _, prefix = rest[2:].partition("/")
-    if _CONTAINER.fullmatch(container) is None:
+    if scheme == "s3" and container.endswith("--x-s3"):
+        raise Invalid("store s3://… names a directory bucket, whose listings have no order: use a general purpose one")
+    if _CONTAINERS[scheme].fullmatch(container) is None:
         raise Invalid(
-            f"store azure://… names a container that Azure does not allow, {_shown(container)}: use azure://container/prefix"
-            " with 3 to 63 lower-case letters, digits and single hyphens; the account comes from the environment"
+            f"store {scheme}://… names a container or bucket that cannot be, {_shown(container)}: use {ALLOWED} with"
+            " 3 to 63 lower-case letters, digits and single hyphens (in a bucket's name also dots); account and server"
+            " come from the environment"
         )
+    return ServiceUrl(scheme=scheme, container=container, prefix=_prefix(f"{scheme}://{container}", prefix))
+
+
+def _prefix(where: str, prefix: str) -> str:
     prefix = prefix.rstrip("/")
     if len(prefix) > _MAX_PREFIX_CHARS:
-        raise Invalid(
-            f"store azure://{container}/… has a prefix of {len(prefix)} characters: at most {_MAX_PREFIX_CHARS}"
-        )
+        raise Invalid(f"store {where}/… has a prefix of {len(prefix)} characters: at most {_MAX_PREFIX_CHARS}")
     try:
-        check_prefix(prefix)
+        return check_prefix(prefix)
     except Invalid:
         raise Invalid(
-            f"store azure://{container}/… has a prefix that is not allowed, {_shown(prefix)}:"
+            f"store {where}/… has a prefix that is not allowed, {_shown(prefix)}:"
             " use parts of [A-Za-z0-9._=-] that do not begin with a dot, joined by single slashes"
         ) from None
-    return AzureUrl(container=container, prefix=prefix)
 
 
 def _refuse_path(url: str) -> NoReturn:
@@ -158,7 +174,7 @@ def default_store(environ: Mapping[str, str]) -> str:
     if folder is None:
         raise WrongUse(
             f"no store was named, and HOME={environ.get('HOME', '')!r} is no directory to keep one in: give the store "
-            "(file:///absolute/dir or azure://container/prefix), or set PARTQ_STORE"
+            f"({ALLOWED}), or set PARTQ_STORE"
         )
     return canonical_url(str(LocalUrl(folder=folder)))
 

@@ -17,7 +17,12 @@ from tests.chaos.run import run
 from tests.chaos.stage import CONSUMERS
 
 TEMPLATE: Final = Path(__file__).with_name("reliability.md")
-STORES: Final = {"file": "a local disk", "azurite": "Azurite"}
+STORES: Final = {
+    "file": "a local disk",
+    "azurite": "Azurite",
+    "s3": "an S3 server",
+    "careless": "an S3 server that drops swaps' conditions",
+}
 MOST_DRIVERS: Final = 8
 _MOST_TOLD: Final = 60
 
@@ -102,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--python", action="store_true", help="one consumer in plain Python of each kind among the drivers' flows"
     )
-    parser.add_argument("--store", choices=("file", "azurite"), default="file")
+    parser.add_argument("--store", choices=tuple(STORES), default="file", help="a run on `careless` has to fail")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing: judge what a run left there")
     found = parser.parse_args(arguments)
     if found.minutes <= 0 or not (0 if found.python else 2) <= found.drivers <= MOST_DRIVERS:

@@ -49,7 +49,7 @@ class Course:
     minutes: float
     seed: int
     drivers: int
-    store: str = "file"  # or "azurite"
+    store: str = "file"  # or "azurite", "s3", "careless"
     counts: tuple[int, ...] = (8,)  # of partitions, one after another
     modes: tuple[Mode, ...] = (Mode.AUTO,)
     python: bool = False  # one consumer in plain Python of each kind shares the group with the drivers

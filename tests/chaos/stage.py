@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from unittest import mock
@@ -23,10 +23,10 @@ from tests.chaos.faults import FREEZING, Kind
 from tests.support.jvm import spark_environment
 from tests.world.facts import Handled
 from tools.processes import Program, readers_among
-from tools.proxy import Proxy
-from tools.servers import Azurite, running
+from tools.proxy import Fault, Proxy, Seen, unruly
+from tools.servers import Azurite, S3Server, running
 
-CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
+SERVERS: Final[Mapping[str, type[Azurite | S3Server]]] = {"azurite": Azurite, "s3": S3Server, "careless": S3Server}
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
 CONSUMERS: Final = {f"python-{kind}": kind for kind in consumers.Kind}
 """The consumers in plain Python of a run, by name, which is also their flow's."""
@@ -98,6 +98,7 @@ class Stage:
         self.cast = cast
         self.drivers = drivers
         self._proxy = proxy
+        self._faults = proxy.next_fault if proxy is not None else unruly(0.0)
         self.sharing = [each for each in drivers if each.mode is Mode.AUTO]
 
     def unread(self, ends: Sequence[int]) -> str:
@@ -115,7 +116,12 @@ class Stage:
     def slow_down(self, delay_s: float) -> None:
         """Every request to the store takes so much longer from now on; 0: as it is. Nothing on `file:`."""
         if self._proxy is not None:
-            self._proxy.next_fault = lambda _: time.sleep(delay_s)
+
+            def later(seen: Seen) -> Fault | None:
+                time.sleep(delay_s)
+                return self._faults(seen)
+
+            self._proxy.next_fault = later
 
     def unsettled(self) -> str:
         """What keeps the group from being at rest, with all drivers bound; empty: nothing."""
@@ -127,13 +133,15 @@ def stage(folder: Path, course: Course) -> Iterator[Stage]:
     """Everything but the drivers and coordinators is started; nothing is alive afterwards."""
     with contextlib.ExitStack() as stack:
         proxy: Proxy | None = None
-        url, reached = "", {}
-        if course.store == "azurite":
-            server = stack.enter_context(running(Azurite()))
+        url, reached = "", dict[str, str]()
+        if course.store != "file":
+            server = stack.enter_context(running(SERVERS[course.store]()))
             proxy = stack.enter_context(Proxy(server.port).running())
-            slow_road = f"http://127.0.0.1:{proxy.port}/{server.account}"
-            url, reached = server.fresh_url(), {CREDENTIALS: server.connection_string_with(server.key, slow_road)}
-            stack.enter_context(mock.patch.dict(os.environ, {CREDENTIALS: server.connection_string}))  # our own stores
+            proxy.next_fault = unruly(0.01)
+            if course.store == "careless":
+                proxy.dropped = lambda seen: {"if-match"} if seen.method == "PUT" else set()
+            url, reached = server.fresh_url(), server.variables(proxy.port)
+            stack.enter_context(mock.patch.dict(os.environ, server.variables()))  # our own stores
         cast = stack.enter_context(
             Cast(
                 folder,

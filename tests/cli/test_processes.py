@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -19,7 +18,7 @@ import pytest
 
 from tests.cli.processes import WAIT_S, command, environment, run, start
 from tests.support.command_line import Partq, json_lines
-from tools.servers import Azurite, free_port
+from tools.servers import free_port
 
 pytestmark = pytest.mark.slow  # every process imports Arrow: half a second each
 
@@ -203,21 +202,3 @@ def test_an_unreachable_store_is_waited_for_within_a_bound_and_told_in_one_line(
     said = partq.error("publish", "a", *at, stdin='{"value":"a"}\n', **azure(free_port()))
     assert "azure://box/queues" in said
     assert SECRET not in said
-
-
-@pytest.mark.azurite
-def test_the_same_commands_work_on_azure_blob_storage(partq: Partq, azurite: Azurite) -> None:
-    where = ("--store", azurite.fresh_url(), "--retry-timeout", 1)
-    more: dict[str, Any] = {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string_with(azurite.key)}
-    rows = [{"key": f"k{i}", "value": str(i)} for i in range(100)]
-    partq("queue", "create", "orders", "--partitions", 2, *where, **more)
-    for _ in range(2):
-        partq("publish", "orders", "--publish-id", "p", *where, stdin=json_lines(rows), **more)
-    printed = partq("browse", "orders", "--json", "--limit", 1000, *where, **more).stdout
-    found = [json.loads(line) for line in printed.splitlines()]
-    assert sorted((each["key"], each["value"]) for each in found) == sorted((row["key"], row["value"]) for row in rows)
-    wrong: dict[str, Any] = {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string_with(SECRET)}
-    refused = partq.error("queue", "list", "--store", azurite.fresh_url(), "--retry-timeout", 1, **wrong)
-    assert "AZURE_STORAGE_CONNECTION_STRING" in refused
-    partq("queue", "delete", "orders", "--yes", *where, **more)
-    assert partq.json("queue", "list", *where, **more) == []

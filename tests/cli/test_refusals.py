@@ -26,7 +26,7 @@ REWIND = "checkpoints rewind orders --group billing --yes"
 STORES = {
     "orders": "is not a URL: for this directory write file:///",
     "file:orders": "is relative",
-    "s3://bucket": "scheme 's3' is not known",
+    "gs://bucket": "scheme 'gs' is not known",
     "azure://name:s3cret@container": "AZURE_STORAGE_CONNECTION_STRING",
 }
 PLACES = ("redis://user:s3cret@host/0", "'S3cret Password'", "redis://host:6379/s3cret", "memcached://host")

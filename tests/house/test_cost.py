@@ -1,9 +1,12 @@
-"""What docs/cost.md says that things ask for is what a proxy before Azurite counts (OBS-05); its prices, its table."""
+"""What docs/cost.md says that things ask for is what a proxy before Azurite counts, and before S3 (OBS-05); its prices,
+its table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from tools.cost.document import COST, read_tables
 from tools.cost.meter import Meter, counting_here, metered
 from tools.cost.prices import IDLE_GOAL, MILLION_GOAL, load_prices
 from tools.cost.requests import Counts, Kind, kind_of
-from tools.servers import Azurite, RedisServer
+from tools.servers import Azurite, RedisServer, S3Server
 
 MOST_S = 25.0
 """What is measured over so long may differ from the month's figure by one request of each kind, and by a machine that
@@ -38,21 +41,26 @@ def there(azurite: Azurite) -> Iterator[Meter]:
         yield meter
 
 
-@pytest.mark.azurite
+@pytest.mark.parametrize(
+    "server", [pytest.param("azurite", marks=pytest.mark.azurite), pytest.param("s3_server", marks=pytest.mark.s3)]
+)
 @pytest.mark.slow
 @pytest.mark.conformance("OBS-05")
 def test_what_a_program_does_asks_for_what_the_document_says(
-    azurite: Azurite, here: Meter, stated: dict[str, Counts]
+    server: str, request: pytest.FixtureRequest, stated: dict[str, Counts]
 ) -> None:
-    assert deeds.publishing(here, deeds.made(azurite), 10_000, 2) == stated[deeds.PUBLISH]
-    assert deeds.publishing(here, deeds.made(azurite), 100, 2) == stated[deeds.PUBLISH]
-    assert deeds.publishing_from_spark(here, deeds.made(azurite)) == stated[deeds.PUBLISH_SPARK]
-    assert deeds.reading(here, deeds.made(azurite), 1000, 3) == stated[deeds.READ]
-    alone = deeds.reading(here, deeds.made(azurite), 1000, group=deeds.GROUP, ownership="none")
-    assert alone == stated[deeds.READ_ALONE]
-    assert deeds.checkpointing(here, deeds.made(azurite)) == stated[deeds.CHECKPOINT]
-    assert deeds.looking(here, deeds.made(azurite)) == stated[deeds.LOOK] == Counts(reads=1)
-    alone = deeds.looking(here, deeds.made(azurite), group=deeds.GROUP, ownership="none")
+    service: Azurite | S3Server = request.getfixturevalue(server)
+    made = partial(deeds.made, service)
+    with metered(service) as here, counting_here(here):
+        assert deeds.publishing(here, made(), 10_000, 2) == stated[deeds.PUBLISH]
+        assert deeds.publishing(here, made(), 100, 2) == stated[deeds.PUBLISH]
+        assert deeds.publishing_from_spark(here, made()) == stated[deeds.PUBLISH_SPARK]
+        assert deeds.reading(here, made(), 1000, 3) == stated[deeds.READ]
+        alone = deeds.reading(here, made(), 1000, group=deeds.GROUP, ownership="none")
+        assert alone == stated[deeds.READ_ALONE]
+        assert deeds.checkpointing(here, made()) == stated[deeds.CHECKPOINT]
+        assert deeds.looking(here, made()) == stated[deeds.LOOK] == Counts(reads=1)
+        alone = deeds.looking(here, made(), group=deeds.GROUP, ownership="none")
     assert abs(alone.reads - 1) <= 0.1, "a look may be divided between two triggers"
     assert replace(alone, reads=0) == Counts()
 

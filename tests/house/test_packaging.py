@@ -99,9 +99,9 @@ LIGHT = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for folder in ("objects", "log")
     for path in sorted((ROOT / "partq_spark" / folder).rglob("*.py"))
-    if path.stem not in ("azure", "azure_identity")  # which are loaded only where the store is in Azure
+    if path.stem not in ("azure", "azure_identity", "s3", "s3_client")  # loaded only where the store is there
 ]
-CLIENTS = {"pyspark", "azure", "redis", "rich", "click", "pandas"}
+CLIENTS = {"pyspark", "azure", "botocore", "redis", "rich", "click", "pandas"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
 from partq_spark.log import destinations, names, segment
 from partq_spark.log.admin import subscribe
 from partq_spark.log.fanout import Fan
@@ -141,6 +141,25 @@ def test_a_run_is_written_when_it_is_full(world: World) -> None:
         made = some(stager.finish())
     assert [piece.partition for piece in made.slices] == [0, 1, 2, 3] * 10, "ten runs, each with every partition once"
     assert made.rows == 5_000
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_conflict_on_its_own_name_is_settled_by_what_is_there(world: World, is_own: bool) -> None:
+    """A network may send a creation twice, which then meets its own success."""
+
+    def answer(kind: str, name: str) -> None:
+        if kind == "written" and is_own:
+            raise Conflict(name)
+        if kind == "written":
+            world.store.create(name, bytes(10_000))
+
+    hooked = Hooked(world.store)
+    hooked.before, hooked.after = (None, answer) if is_own else (answer, None)
+    if is_own:
+        assert read_back(world.store, some(put(hooked, block_of([("key", b"tea", None)]))))
+    else:
+        with pytest.raises(Conflict):
+            put(hooked, block_of([("key", b"tea", None)]))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from partq_spark.objects import ObjectStore
-from partq_spark.objects.azure_access import CONNECTION_STRING
+from partq_spark.objects.azure import AzureStore
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
-from partq_spark.objects.urls import AzureUrl, parse_url
-from tools.servers import Azurite
+from partq_spark.objects.s3 import S3Store
+from partq_spark.objects.urls import ServiceUrl, parse_url
+from tools.proxy import Proxy
+from tools.servers import Azurite, S3Server
 
 PAGE_SIZE = 7
 """Small, so that listings have pages."""
@@ -44,7 +47,10 @@ def umask() -> Iterator[Callable[[int], int]]:
     os.umask(before)
 
 
-_AZURE = pytest.param("azure", marks=pytest.mark.azurite)
+SERVICES = [
+    pytest.param("azurite", marks=pytest.mark.azurite),
+    pytest.param("s3_server", marks=pytest.mark.s3),
+]
 
 
 def write(store: ObjectStore, name: str, *pieces: bytes | memoryview) -> None:
@@ -59,7 +65,21 @@ def memory_store() -> MemoryStore:
     return MemoryStore(clock=time.time, rng=random.Random(1), page_size=PAGE_SIZE)
 
 
-@pytest.fixture(params=["memory", "retrying", "local", _AZURE])
+@pytest.fixture(params=SERVICES)
+def server(request: pytest.FixtureRequest) -> Azurite | S3Server:
+    """Each service in turn."""
+    found: Azurite | S3Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def proxy(server: Azurite | S3Server) -> Iterator[Proxy]:
+    """Before it."""
+    with Proxy(server.port).running() as running_proxy:
+        yield running_proxy
+
+
+@pytest.fixture(params=["memory", "retrying", "local", *SERVICES])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """Every store, empty, not even its folder or container there."""
     made: ObjectStore
@@ -70,33 +90,40 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             made = Retrying(memory_store(), 0)
         case "local":
             made = LocalStore(str(tmp_path / "not yet" / "store"))
-        case _:
-            made = azure_store(request.getfixturevalue("azurite"), monkeypatch)
+        case server:
+            made = service_store(request.getfixturevalue(server), monkeypatch)
     yield made
     made.close()
 
 
-def azure_store(
-    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, *, port: int | None = None, **settings: float
-) -> ObjectStore:
+def whole_text(error: BaseException) -> str:
+    """All that anybody is shown of it."""
+    return "".join(traceback.format_exception(error)) + str(error) + repr(error)
+
+
+def set_variables(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    """In this process's environment."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def service_store(
+    server: Azurite | S3Server, monkeypatch: pytest.MonkeyPatch, *, port: int | None = None, **settings: float
+) -> AzureStore | S3Store:
     """A store in a fresh container, with small pages, that tries nothing again; `port` goes by a proxy."""
-    from partq_spark.objects.azure import AzureStore
-    from partq_spark.objects.azure_access import find_access
-
-    endpoint = f"http://127.0.0.1:{port or azurite.port}/{azurite.account}"
-    connection_string = azurite.connection_string_with(azurite.key, endpoint)
-    monkeypatch.setenv(CONNECTION_STRING, connection_string)
-    url = parse_url(azurite.fresh_url())
-    assert isinstance(url, AzureUrl)
-    access = find_access(str(url), {CONNECTION_STRING: connection_string})
-    return AzureStore(url, access, page_size=PAGE_SIZE, **settings)
+    set_variables(monkeypatch, server.variables(port))
+    url = parse_url(server.fresh_url())
+    assert isinstance(url, ServiceUrl)
+    opened = (AzureStore if url.scheme == "azure" else S3Store)(url, **settings)
+    opened.page_size = PAGE_SIZE
+    return opened
 
 
-@pytest.fixture(params=["local", _AZURE])
+@pytest.fixture(params=["local", *SERVICES])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store that several can open, empty; credentials are in the environment."""
     if request.param == "local":
         return f"file://{tmp_path}/store"
-    azurite: Azurite = request.getfixturevalue("azurite")
-    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
-    return azurite.fresh_url()
+    server: Azurite | S3Server = request.getfixturevalue(request.param)
+    set_variables(monkeypatch, server.variables())
+    return server.fresh_url()

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.objects import UNCHANGED, Document, ObjectStore, open_store
-from partq_spark.objects.api import Clocked
 from tests.objects.conftest import LARGE, SMALL, write
 from tests.support.properties import examples
 
@@ -78,7 +77,8 @@ def test_a_store_is_a_map_whose_documents_are_swapped_on_condition(store: Object
                 store.remove(place, expected=etag)
                 del there[name]
             case "delete":
-                assert store.delete(place) == (there.pop(name, None) is not None)
+                store.delete(place)
+                there.pop(name, None)
             case refused:
                 swap = lambda: store.swap(place, content, expected=expected)  # noqa: B023, E731
                 remove = lambda: store.remove(place, expected=expected or "none")  # noqa: B023, E731
@@ -101,7 +101,7 @@ def look(store: ObjectStore, folder: str, there: Mapping[str, bytes | Document],
                 assert store.load(folder + name, known=etag) == (UNCHANGED if same else found)
     for prefix in ("", "a", "a/", "a/b", "a-", "b/c/", "b/c/d/e/f", "nothing", "a/b/c"):
         mine = sorted((name, found) for name, found in there.items() if name.startswith(prefix))
-        listed = [(info.name, info.metadata) for info in store.list(folder + prefix)]
+        listed = [(info.name, info.metadata) for info in store.list(folder + prefix, values=True)]
         assert listed == [(folder + name, getattr(found, "metadata", {})) for name, found in mine]
     for prefix in ("", "a/", "b/c/", "nowhere/"):
         below = [name.removeprefix(prefix) for name in there if name.startswith(prefix)]
@@ -122,14 +122,12 @@ def test_a_writer_takes_more_than_it_may_hold_in_memory_and_its_object_appears_a
     assert store.read("q/piecewise") == b"".join(pieces)
 
 
-def test_a_writer_is_used_inside_its_block_and_leaves_nothing_where_an_exception_ends_it(store: ObjectStore) -> None:
+def test_a_writer_leaves_nothing_where_an_exception_ends_it(store: ObjectStore) -> None:
     def fail_half_way() -> None:
         with store.writer("q/half") as writer:
             writer.write(LARGE)
             raise ZeroDivisionError
 
-    with pytest.raises(Invalid, match="with"):
-        store.writer("q/half").write(b"x")
     with pytest.raises(ZeroDivisionError):
         fail_half_way()
     assert list(store.list("")) == []
@@ -192,7 +190,7 @@ def test_a_store_that_nobody_wrote_to_is_empty(store: ObjectStore) -> None:
     assert store.load("q/_head.json", known="x") is None
     assert list(store.list("")) == []
     assert list(store.list_folders("")) == []
-    assert not store.delete("q/x")
+    store.delete("q/x")
     assert store.sweep_temporary(0) == 0
     for length in (None, 0, 10):
         with pytest.raises(ObjectMissing, match="q/x"):
@@ -213,7 +211,7 @@ BAD_NAMES = [
 def test_every_call_refuses_a_bad_name(store: ObjectStore, name: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.create(name, b"x"),
-        lambda: store.writer(name),
+        lambda: write(store, name),
         lambda: store.read(name),
         lambda: store.load(name),
         lambda: store.swap(name, b"{}", expected=None),
@@ -250,7 +248,6 @@ def test_the_longest_name_is_taken_and_told_in_a_conflict(store: ObjectStore) ->
 
 
 def test_a_stores_clock_is_near_this_machines_once_it_was_heard(store: ObjectStore) -> None:
-    assert isinstance(store, Clocked)
     for _ in store.list(""):
         pass
     store.load("nothing")

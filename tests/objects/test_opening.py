@@ -40,6 +40,7 @@ from tests.objects.conftest import FOUR_CALLS
         ("azure://queues", "azure://queues"),
         ("azure://my-queues-1/team/a_b=c/", "azure://my-queues-1/team/a_b=c"),
         ("azure://a-b", "azure://a-b"),
+        ("S3://my.queues--1/team/", "s3://my.queues--1/team"),
     ],
 )
 def test_a_store_has_one_url(url: str, canonical: str) -> None:
@@ -54,7 +55,7 @@ SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
     ("url", "shown"),
     [
         ("", "file:///absolute/dir"),
-        ("s3://bucket/x", "azure://container/prefix"),
+        ("gs://bucket/x", "azure://container/prefix"),
         ("https://account.blob.core.windows.net/c", "azure://container/prefix"),
         ("file:relative/dir", f"file://{Path.cwd()}/relative/dir"),
         ("/data/partq", "file:///data/partq"),
@@ -70,14 +71,19 @@ SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
         ("azure://ab", "3 to 63"),
         ("azure://Upper", "lower-case"),
         ("azure://double--hyphen", "single hyphens"),
-        ("azure://account.blob.core.windows.net/c", "account comes from the environment"),
+        ("azure://account.blob.core.windows.net/c", "come from the environment"),
         ("azure://queues/a//b", "single slashes"),
         ("azure://queues/.hidden", "dot"),
         ("azure://queues/" + "x" * 201, "200"),
+        *((f"s3:{rest}", "s3://bucket/prefix") for rest in ("", "//", "//ab", "//Queues", "//a..b", "//a_b", "//-ab")),
+        *((f"s3://{rest}", "also dots") for rest in ("1.2.3.4", "xn--ab", "a" * 64)),
+        ("s3://queues--use1-az4--x-s3", "directory bucket"),
+        ("s3://queues/.hidden", "dot"),
         # What could be a secret is not repeated.
         (f"azure://user:{SECRET}@queues/x", "azure://"),
         (f"azure://queues/x?sv=2024&sig={SECRET}", "azure://"),
         (f"azure://queues/x#{SECRET}", "azure://"),
+        (f"s3://user:{SECRET}@queues/x", "AWS_SECRET_ACCESS_KEY"),
         (f"file://user:{SECRET}@host/x", "file:///"),
         (f"file:///x?key={SECRET}", "file:///"),
         (f"https://a.blob.core.windows.net/c?sig={SECRET}", "azure://"),

@@ -1,5 +1,5 @@
-"""An Azurite for Spark's processes, beside the session that they have anyway (`tests/support/spark.py`); Spark's calls
-without a JVM.
+"""An Azurite and an S3 server for Spark's processes, beside the session that they have anyway
+(`tests/support/spark.py`); Spark's calls without a JVM.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from pyspark.sql import SparkSession
 
 from tests.support.data_source import Calls
 from tests.support.spark import Lab
-from tools.servers import Azurite
+from tools.servers import Azurite, S3Server
 
 
-@pytest.fixture
-def azure_lab(
-    spark: SparkSession, spark_azurite: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(
+    params=[pytest.param("spark_azurite", marks=pytest.mark.azurite), pytest.param("spark_s3", marks=pytest.mark.s3)]
+)
+def service_lab(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lab]:
-    """A lab on the Azurite that Spark's processes have credentials for, running."""
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", spark_azurite.connection_string)
-    key = spark_azurite.key
-    spark_azurite.start()
+    """A lab on each service that Spark's processes have credentials for, running."""
+    server: Azurite | S3Server = request.getfixturevalue(request.param)
+    key = server.key
+    for name, value in server.variables().items():
+        monkeypatch.setenv(name, value)
+    server.start()
     try:
-        yield Lab(spark=spark, folder=tmp_path, url=spark_azurite.fresh_url())
+        yield Lab(spark=spark, folder=tmp_path, url=server.fresh_url())
     finally:
         for query in spark.streams.active:
             query.stop()
-        spark_azurite.key = key
-        spark_azurite.kill()
+        server.key = key
+        server.kill()
 
 
 @pytest.fixture

@@ -38,13 +38,14 @@ def refusals(*attempts: Callable[[], object]) -> list[str]:
     return said
 
 
+@pytest.mark.parametrize("service_lab", ["spark_azurite"], indirect=True)
 def test_a_store_that_refuses_or_is_away_is_told_of_and_queries_survive_it(
-    azure_lab: Lab, spark_azurite: Azurite
+    service_lab: Lab, spark_azurite: Azurite
 ) -> None:
     """The account has another key now, while Spark's processes still have the old one: that is said at once. Then it is
     away: what reads and what writes tries for retryTimeout.
     """
-    lab = azure_lab
+    lab = service_lab
     for name in ("orders", "copy"):
         lab.create(name, 4)
     rows = lab.spark.range(50).selectExpr("cast(id % 9 as string) key", "cast(id as string) value")

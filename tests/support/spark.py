@@ -23,7 +23,7 @@ import partq
 from partq_spark.spark.local import QUICK_LOGS
 from tests.support import jvm
 from tests.support.messages import browse, opened
-from tools.servers import Azurite
+from tools.servers import Azurite, S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -58,7 +58,17 @@ def spark_azurite() -> Iterator[Azurite]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_azurite: Azurite) -> Iterator[SparkSession]:
+def spark_s3() -> Iterator[S3Server]:
+    """The same of a server that speaks S3."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, spark_azurite: Azurite, spark_s3: S3Server
+) -> Iterator[SparkSession]:
     """Classic Spark in this process, two cores, four attempts per task. It finds partq by itself: nothing registers it.
 
     Sessions are cheap beside it: a test that changes settings takes `spark.newSession()`.
@@ -70,7 +80,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_azurite: Azurite) -> I
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PARTQ_STORE": f"file://{folder}/default-store",
-        "AZURE_STORAGE_CONNECTION_STRING": spark_azurite.connection_string,
+        **spark_azurite.variables(),
+        **spark_s3.variables(),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():

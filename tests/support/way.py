@@ -6,8 +6,8 @@ What happens to a call is `call`'s business, which each kind of way overrides. N
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import Final, TypeVar
 
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
@@ -38,6 +38,12 @@ class Way:
     def look_interval_s(self) -> float:
         return self.store.look_interval_s
 
+    def time_us(self) -> int | None:
+        return self.store.time_us()
+
+    def probe(self) -> None:
+        self.store.probe()
+
     def close(self) -> None:
         self.store.close()
 
@@ -45,8 +51,12 @@ class Way:
         body = bytes(data)  # it may be carried out later
         self.call("create", name, lambda: self.store.create(name, body))
 
-    def writer(self, name: str) -> ObjectWriter:
-        return Writing(self, name)
+    @contextmanager
+    def writer(self, name: str) -> Iterator[ObjectWriter]:
+        with ExitStack() as inner:
+            yield Writing(self, name, inner.enter_context(self.store.writer(name)))
+            whole = inner.pop_all()  # whose end is a call, and may be carried out later
+        self.call("written", name, whole.close)
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         return self.call("read", name, lambda: self.store.read(name, start=start, length=length))
@@ -60,11 +70,11 @@ class Way:
     def remove(self, name: str, *, expected: str) -> None:
         self.call("remove", name, lambda: self.store.remove(name, expected=expected))
 
-    def delete(self, name: str) -> bool:
-        return self.call("delete", name, lambda: self.store.delete(name))
+    def delete(self, name: str) -> None:
+        self.call("delete", name, lambda: self.store.delete(name))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self.listing(prefix, lambda: self.store.list(prefix))
+    def list(self, prefix: str, *, values: bool = False) -> Iterator[ObjectInfo]:
+        return self.listing(prefix, lambda: self.store.list(prefix, values=values))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         return self.listing(prefix, lambda: self.store.list_folders(prefix))
@@ -74,24 +84,13 @@ class Way:
 
 
 class Writing:
-    """An immutable object in the making: every piece is a call, and its end."""
+    """An immutable object in the making: every piece is a call."""
 
-    def __init__(self, way: Way, name: str) -> None:
-        self._way = way
-        self._name = name
-        self._inner = way.store.writer(name)
+    def __init__(self, way: Way, name: str, inner: ObjectWriter) -> None:
+        self._way, self._name, self._inner = way, name, inner
 
-    def __enter__(self) -> Self:
-        self._inner.__enter__()
-        return self
-
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         return self._way.call("write", self._name, lambda: self._inner.write(data))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._way.call("written", self._name, lambda: self._inner.__exit__(kind, error, trace))
 
 
 class Hooked(Way):

@@ -17,6 +17,7 @@ from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment_columns import PLAIN
 from partq_spark.objects.memory import MemoryStore
+from tests.world.bucket import Bucket
 from tests.world.facts import Lying, Place, demand
 
 
@@ -24,7 +25,7 @@ class Ledger:
     """Of the queue in `folder`. Nothing that its head leads to, or led to within `grace_us`, may be deleted."""
 
     def __init__(
-        self, store: MemoryStore, folder: str, now_us: Callable[[], int], *, epoch_us: int, grace_us: int
+        self, store: MemoryStore | Bucket, folder: str, now_us: Callable[[], int], *, epoch_us: int, grace_us: int
     ) -> None:
         self._store, self._folder, self._now_us = store, folder, now_us
         self._epoch_us, self._grace_us = epoch_us, grace_us
@@ -56,7 +57,7 @@ class Ledger:
         }
         demand(there == kept, "what can be read is not what is there:", sorted(there.keys() ^ kept.keys())[:5])
         own = [f"{self._folder}{each}/{head.queue_id}/" for each in ("_log", "_segments")]
-        left = {each.name for folder in own for each in self._store.list(folder)} - {f"{own[0]}collection.json"}
+        left = {name for name in self._store._objects if name.startswith(tuple(own))} - {f"{own[0]}collection.json"}
         old = {name for name in left if housekeeping.below_floor(name, head)}
         demand(old <= self._needed, "never collected:", sorted(old - self._needed)[:3])
 

@@ -31,7 +31,7 @@ Happened = Callable[[str], None]
 class Weather:
     """Of one store. `bad`: of so many calls something becomes. Until `down_us` nothing answers, or, if it `refuses`,
     says so at once. `traps` wait for one call, or for the moment after it (`accidents`). `lives`: a write that is under
-    way does not land in the store's next life.
+    way does not land in the store's next life. `doubles`: a way by HTTP, on which some are sent twice.
     """
 
     way_us: int
@@ -39,6 +39,7 @@ class Weather:
     down_us: int = 0
     refuses: bool = False
     lives: int = 0
+    doubles: bool = False
     traps: list[Any] = field(default_factory=list)
 
 
@@ -65,6 +66,9 @@ class Journey:
         if fate in ("outage", "request lost", "late"):
             raise self._lost(fate, what)
         result = self._carried_out(host, effect)
+        if fate == "twice":  # as a proxy on the way may send it: the second answer arrives
+            self._happened(fate)
+            result = self._carried_out(host, effect)
         if fate == "answer lost":
             raise self._lost(fate, what)
         self._trapped(host, f"after {what}")
@@ -78,7 +82,7 @@ class Journey:
         if draw < 0.4:
             return "request lost"
         if is_write and draw < 1.0:
-            return "late" if draw < 0.6 else "answer lost"
+            return "late" if draw < 0.6 else "twice" if draw < 0.7 and self._weather.doubles else "answer lost"
         return ""
 
     def _trapped(self, host: Host, what: str) -> str:
@@ -120,11 +124,11 @@ class TrueStore(MemoryStore):
         self._seen(name, content)
         return etag
 
-    def delete(self, name: str) -> bool:
-        done = super().delete(name)
-        if done:
+    def delete(self, name: str) -> None:
+        there = name in self._objects
+        super().delete(name)
+        if there:
             self._seen(name, None)
-        return done
 
 
 class Road(Way):
@@ -139,9 +143,6 @@ class Road(Way):
     def opened(self, retry_timeout_s: float) -> Retrying:
         """As processes have it, which try again."""
         return Retrying(self, retry_timeout_s)
-
-    def time_us(self) -> int | None:
-        return self.store.time_us()
 
     def listing(self, prefix: str, items: Callable[[], Iterator[T]]) -> Iterator[T]:
         return self.call("list", prefix, lambda: iter(list(items())))

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import partq
 from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
+from tests.world.bucket import Bucket, opened
 from tests.world.clients import Application
 from tests.world.facts import Befell, Fact, Lying, Place, Removed, Resolved, Violation, demand, told
 from tests.world.interruptions import Interrupter
@@ -75,18 +76,23 @@ class World:
         self.judge.keeps_order = how.keeps and not is_mixed and not plan.query.sink.startswith("two ")
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open, dict(plan.log.sizes))
-        self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
+        self.weathers = {"objects": Weather(way_us=plan.way_us, doubles=True), "ownership": Weather(way_us=plan.way_us)}
         self.interrupter = Interrupter(self.scheduler)
         journey = partial(Journey, self.machine, self.interrupter, self._landed)
         self._journeys = {name: journey(each) for name, each in self.weathers.items()}
-        self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
+        paid = "s3://world" if plan.seed % 2 else "azure://world"
+        self.url = f"{paid if plan.paid else 'file:///world'}/{plan.seed}"
         self._folders = {f"default/{queue}/{group}": group for group, queue in self.groups.items()}
         etags = random.Random(f"world etags {plan.seed}")
         self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
         self.road = Road(self.store, self._journeys["objects"])
+        is_bucket = self.url.startswith("s3:")
+        self.bucket = Bucket(self.url, self.machine.true_unix_s, etags, self._seen) if is_bucket else None
         grace_us = round((GRACE_S - 2 * plan.skew_s) * SECOND_US)
         folder = f"default/{QUEUE}/"
-        self.ledger = Ledger(self.store, folder, lambda: self.now_us, epoch_us=EPOCH_S * SECOND_US, grace_us=grace_us)
+        self.ledger = Ledger(
+            self.bucket or self.store, folder, lambda: self.now_us, epoch_us=EPOCH_S * SECOND_US, grace_us=grace_us
+        )
         tokens = random.Random(f"world tokens {plan.seed}")
         self.server = OwnershipServer(self.machine, tokens, self._journeys["ownership"], self._documented)
         self._since: dict[str, int] = {}  # of each group that is there
@@ -129,7 +135,9 @@ class World:
 
     def _open(self, url: str, retry_timeout_s: float) -> Any:
         demand(url == self.url, "another store was opened:", url)
-        return self.road.opened(retry_timeout_s)
+        if self.bucket is None:
+            return self.road.opened(retry_timeout_s)
+        return opened(self.bucket, self._journeys["objects"], retry_timeout_s)
 
     def _seen(self, name: str, content: bytes | Mapping[str, str] | None) -> None:
         """Of the objects."""

@@ -25,11 +25,11 @@ from partq_spark import client
 from partq_spark.spark.options import batch_sink_options
 from partq_spark.spark.reader import PartqStreamReader
 from partq_spark.spark.writer import PartqBatchWriter
-from tools.cost.meter import CREDENTIALS, Meter
+from tools.cost.meter import Meter
 from tools.cost.requests import Counts, least
 from tools.messages import make_messages
 from tools.processes import coordinator
-from tools.servers import Azurite
+from tools.servers import Azurite, S3Server
 
 NAMESPACE: Final = "bench"
 QUEUE: Final = "orders"
@@ -105,15 +105,15 @@ def query(url: str, **options: str) -> Iterator[Query]:
 def coordinated(work: Path, url: str, ownership: str, meter: Meter) -> Iterator[None]:
     """A coordinator, with its defaults and a meter of its own, for the length of a `with` block."""
     folder = Path(tempfile.mkdtemp(dir=work))
-    with coordinator(folder, url, ownership, namespace=NAMESPACE, variables={CREDENTIALS: meter.credentials}):
+    with coordinator(folder, url, ownership, namespace=NAMESPACE, variables=meter.variables):
         yield
 
 
-def made(azurite: Azurite) -> str:
+def made(server: Azurite | S3Server) -> str:
     """The URL of a new store with the queue that the deeds are done to. Groups settle at once: what is counted is not
     how long that takes.
     """
-    url = azurite.fresh_url()
+    url = server.fresh_url()
     client.create_queue(QUEUE, partitions=PARTITIONS, store=url, namespace=NAMESPACE, rebalance_delay_s=0.0)
     return url
 

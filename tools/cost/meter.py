@@ -1,17 +1,15 @@
-"""The meter: a proxy before Azurite, Azure's emulator, that counts the requests of this process or another one."""
+"""The meter: a proxy before a storage service that counts the requests of this process or another one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from unittest import mock
 
 from tools.cost.requests import Counts, Kind, kind_of
 from tools.proxy import Proxy, Seen
-from tools.servers import Azurite
-
-CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
+from tools.servers import Azurite, S3Server
 
 
 def counted(seen: Iterable[Seen], part: str = "") -> Counts:
@@ -24,13 +22,12 @@ def counted(seen: Iterable[Seen], part: str = "") -> Counts:
 
 
 class Meter:
-    """A proxy before an Azurite. Stores that are told apart have containers of their own."""
+    """A proxy before a server. Stores that are told apart have containers of their own."""
 
-    def __init__(self, azurite: Azurite, proxy: Proxy) -> None:
+    def __init__(self, server: Azurite | S3Server, proxy: Proxy) -> None:
         self._proxy = proxy
-        endpoint = f"http://127.0.0.1:{proxy.port}/{azurite.account}"
-        self.credentials = azurite.connection_string_with(azurite.key, endpoint)
-        """For the variable of this name, of the processes that are to be counted."""
+        self.variables = server.variables(proxy.port)
+        """Of the processes that are to be counted."""
 
     def begin(self) -> None:
         """Forget what was counted."""
@@ -38,26 +35,19 @@ class Meter:
 
     def counts(self, url: str = "", part: str = "") -> Counts:
         """Since then; by the store with this URL, for objects whose path has `part`."""
-        container = "/" + url.removeprefix("azure://").partition("/")[0]
+        container = "/" + "".join(url.split("/")[2:3])
         return counted([each for each in list(self._proxy.seen) if container in each.path], part)
 
 
 @contextmanager
-def metered(azurite: Azurite) -> Iterator[Meter]:
+def metered(server: Azurite | S3Server) -> Iterator[Meter]:
     """A meter for the length of a `with` block."""
-    with Proxy(azurite.port).running() as proxy:
-        yield Meter(azurite, proxy)
+    with Proxy(server.port).running() as proxy:
+        yield Meter(server, proxy)
 
 
 @contextmanager
 def counting_here(meter: Meter) -> Iterator[None]:
     """What this process asks for meanwhile goes by the meter."""
-    before = os.environ.get(CREDENTIALS)
-    os.environ[CREDENTIALS] = meter.credentials
-    try:
+    with mock.patch.dict(os.environ, meter.variables):
         yield
-    finally:
-        if before is None:
-            del os.environ[CREDENTIALS]
-        else:
-            os.environ[CREDENTIALS] = before

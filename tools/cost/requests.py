@@ -1,8 +1,9 @@
-"""Requests to Azure Blob Storage by the classes in which they are paid for. How they are counted (`meter`), what is
-asked for (`deeds`, `idle`) and what it costs (`prices`) is not known here.
+"""Requests to Azure Blob Storage, and to S3, by the classes in which they are paid for. How they are counted (`meter`),
+what is asked for (`deeds`, `idle`) and what it costs (`prices`) is not known here.
 
 Which request is of which class is Azure's table "Map each REST operation to a price", for standard general-purpose v2
-accounts. A request that is refused, or answered with "not changed", is paid for like any other.
+accounts; AWS has the same classes. A request that is refused, or answered with "not changed", is paid for like any
+other.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def kind_of(method: str, path: str) -> Kind:
     comp, restype = given.get("comp", [""])[0], given.get("restype", [""])[0]
     match method, restype, comp:
         case ("GET", "container", "list") | ("PUT", "container", ""):
+            return Kind.LIST
+        case ("GET", "", "") if "list-type" in given:
             return Kind.LIST
         case ("GET", "", ""):
             return Kind.READ

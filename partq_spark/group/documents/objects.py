@@ -79,7 +79,7 @@ class ObjectDocuments(Documents):
     def _list(self, group: GroupKey, folder: str) -> Iterator[Found]:
         records = f"{folder}/" == _RECORDS
         prefix = _object(group, f"{folder}/")
-        for info in self._store.list(prefix):
+        for info in self._store.list(prefix, values=True):
             rest = info.name.removeprefix(prefix)
             if records and not rest.isdecimal():
                 break  # names come in order, digits first

@@ -17,7 +17,6 @@ from partq_spark.objects import ObjectStore
 from partq_spark.objects.api import UNCHANGED
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import KEY
-from tests.objects.conftest import azure_store
 from tests.support.documents import MemoryDocuments, MemoryServer
 
 FIELDS = {"instance": "i1", "count": "7"}
@@ -28,18 +27,15 @@ Open = Callable[[GroupKey | None], Documents]
 _KINDS = [
     "memory",
     "objects-local",
-    pytest.param("objects-azure", marks=pytest.mark.azurite),
     pytest.param("redis", marks=pytest.mark.redis),
 ]
 
 
 @pytest.fixture(params=_KINDS)
-def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens another user of one store that is empty."""
     server, opened = MemoryServer(), list[Documents]()
     objects: ObjectStore = LocalStore(str(tmp_path))
-    if request.param == "objects-azure":
-        objects = azure_store(request.getfixturevalue("azurite"), monkeypatch)
 
     def open_one(group: GroupKey | None = None) -> Documents:
         if request.param == "memory":

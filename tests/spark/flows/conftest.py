@@ -240,8 +240,8 @@ def coordinator(store_url: str, ownership: str, folder: Path) -> Sidecar:
     """With short timers."""
     short = {"LEASE_TIMEOUT_S": 1.5, "RENEWAL_S": 0.25, "FROZEN_AFTER_S": 2.0, "HEADS_S": 0.2, "RETRY_MOST_S": 0.5}
     short["ASSUMED_SESSION_TIMEOUT_S"] = SESSION_S
-    credentials = ("AZURE_STORAGE_CONNECTION_STRING", "PARTQ_REDIS_PASSWORD")
-    environment = {name: os.environ[name] for name in credentials if name in os.environ}
+    credentials = ("AZURE_STORAGE_CONNECTION_STRING", "PARTQ_REDIS_PASSWORD", "PARTQ_S3_ENDPOINT", "AWS_")
+    environment = {name: value for name, value in os.environ.items() if name.startswith(credentials)}
     environment |= {"PARTQ_STORE": store_url, "PARTQ_OWNERSHIP": ownership}
     environment |= {f"PARTQ_COORDINATOR_{name}": str(value) for name, value in short.items()}
     return Sidecar(folder, "coordinator", environment)

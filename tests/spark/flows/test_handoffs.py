@@ -160,13 +160,12 @@ def test_a_queue_grows_and_shrinks_while_queries_share_it_and_a_publisher_publis
     assert view.scale_status == "Ready"
 
 
-@pytest.mark.azurite
 @pytest.mark.conformance("HAN-05", "CHK-01", "CHK-02")
-def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(azure_lab: Lab, tmp_path: Path) -> None:
+def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(service_lab: Lab, tmp_path: Path) -> None:
     """Queue, checkpoints and ownership."""
-    orders = Shared(lab=azure_lab, ownership="store", name="orders", partitions=2)
-    azure_lab.create("orders", 2, rebalance_delay_s=0.0, max_handoff_time_s=30.0)
-    with coordinator(azure_lab.url, "store", tmp_path):
+    orders = Shared(lab=service_lab, ownership="store", name="orders", partitions=2)
+    service_lab.create("orders", 2, rebalance_delay_s=0.0, max_handoff_time_s=30.0)
+    with coordinator(service_lab.url, "store", tmp_path):
         one, first = orders.start("one")
         orders.publish_all(b"a")
         wait_until(lambda: got(one) == orders.everything(), "the first messages")

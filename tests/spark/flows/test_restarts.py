@@ -15,7 +15,7 @@ from tests.cast.cable import Cable
 from tests.spark.flows.conftest import GROUP, SESSION_S, Gate, Shared, flow_of, frozen, got, marked, readers
 from tests.support.spark import Consumer, ended, failure
 from tests.support.waiting import wait_until
-from tools.servers import RedisServer
+from tools.servers import RedisServer, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 
@@ -83,7 +83,7 @@ def test_a_query_that_was_frozen_or_cut_off_has_lost_its_partition_and_does_noth
 ) -> None:
     """Its old mapping says nothing when it is back: it gets a share anew."""
     orders = shared(delay_s=0.5, handoff_s=2.0)
-    with Cable(redis_server.port) as cable:
+    with running(Cable(redis_server.port)) as cable:
         by_cable = f"redis://127.0.0.1:{cable.port}/0"
         one, lost = orders.start("one", checkpointInterval="0s", ownership=by_cable)
         (reader,) = readers(orders.lab.spark)
@@ -108,12 +108,12 @@ def test_a_query_that_was_frozen_or_cut_off_has_lost_its_partition_and_does_noth
         orders.wait_for_shares(1, 1)
 
         delivered = got(one)
-        cable.pull()
+        cable.freeze()
         wait_until(lambda: orders.shares() == {flow_of(two): 2}, "its partition, elsewhere", LONG_S)
         orders.publish_all(b"c")
         wait_until(lambda: orders.offsets() == orders.lab.ends(orders.name), "all of both partitions")
         assert got(one) == delivered
-        cable.plug()
+        cable.thaw()
         orders.wait_for_shares(1, 1)
         orders.publish_all(b"d")
         wait_until(lambda: orders.offsets() == orders.lab.ends(orders.name), "all of both partitions, by both")
