@@ -171,7 +171,7 @@ ROWS = st.sampled_from([0, 1, 5, 5_000, MOST_ROWS + 9])
 @pytest.mark.conformance("HAN-03")
 @examples(25)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), ROWS, st.booleans()), max_size=8),
+    st.lists(st.tuples(st.integers(0, 3), ROWS, st.booleans()), max_size=6),
     st.booleans(),
     st.dictionaries(st.integers(0, 3), st.integers(0, 20) | st.integers(0, 20_000)),
 )

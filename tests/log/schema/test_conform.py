@@ -39,8 +39,6 @@ def test_what_lists_and_maps_that_are_null_hide_is_not_looked_at(
 
 
 ENDS = pa.array([0, 2, 3, 5], pa.int32())
-
-
 FIRST_HIDES = pa.array([True, False, False])
 
 
@@ -71,8 +69,6 @@ def used(words: pa.Array, *indices: int | None) -> pa.RecordBatch:
 
 
 MOMENTS = pa.array([1_000, 1_001, None], pa.int64()).cast(pa.timestamp("ns", "UTC"))
-
-
 LARGE = pa.array([Decimal("1.5"), Decimal("-100.0"), None], pa.decimal256(9, 1)).view(pa.decimal256(3, 1))
 
 
@@ -81,24 +77,14 @@ def column(kind: pa.DataType, *rows: Any) -> pa.RecordBatch:
 
 
 NOT_UTF8 = pa.record_batch([pa.array([b"ok", b"\xff"]).view(pa.string())], names=["a"])
-
-
 DEEP: pa.Array = pa.array([1], pa.int32())
-
-
 for _ in range(500):
     DEEP = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), DEEP)
-
-
 LISTS = pa.ListArray.from_arrays(
     pa.array([0, 1, 3], pa.int32()),
     pa.StructArray.from_arrays([pa.array([b"x", b"y", b"\xff"]).view(pa.string())], names=["b"]),
 )
-
-
 TWICE = pa.record_batch([pa.array([1], pa.int32())] * 2, names=["A", "a"])
-
-
 REFUSED = [
     ("a INT", column(pa.int64(), 1), "column 'a' has type BIGINT, the queue's is INT"),
     ("a BIGINT", column(pa.uint64(), 1), "column 'a' has type uint64, the queue's is BIGINT"),

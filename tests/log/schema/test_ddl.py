@@ -105,7 +105,7 @@ def test_schemas_of_other_programs_are_nested_as_deep_and_no_deeper(
         with pytest.raises(Invalid, match=r"^schema: column 'a.*' is nested more than 32 deep: nest less"):
             schema_from(form(word, depth))
     with pytest.raises(Invalid, match=r"^schema.* is nested more than 32 deep: nest less"):
-        schema_from(form(word, 3000))
+        schema_from(form(word, 1200))
 
 
 # --- versions of columns ----------------------------------------------------------------------------------------------
