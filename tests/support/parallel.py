@@ -35,10 +35,12 @@ COMPUTING = (
     "tests/coordinator/modelcheck/",
     "tests/docs/test_site.py",
     "tests/house/test_architecture.py",
+    "tests/log/test_meanwhile.py",
+    "tests/scenarios/",
     "tests/world/",
 )
-"""Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of
-a file share.
+"""Where tests need the processor and nothing else: no server, no process that lives by time, not Hypothesis, which
+takes examples that come late for a fault, nothing that the tests of a file share.
 """
 
 SPARE_FROM = 4
