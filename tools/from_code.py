@@ -1,5 +1,5 @@
-"""What the documents have from the code: docs/cli.md what the commands say of themselves, docs/metrics.csv the metrics.
-`scripts/docs --write` writes both.
+"""What the documents have from the code: docs/cli.md what the commands say of themselves, docs/metrics.csv the metrics,
+docs/handoff.md the table of handoff states. `scripts/docs --write` writes all of them.
 
 In docs/cli.md, below the heading of a command, stands its help, then its options. What is written by hand stays as it
 is: all before the first of these headings, and of a command's section what follows the first heading of the third level
@@ -18,14 +18,17 @@ from typing import Final
 
 import click
 
+from coordinator.core.handoff import TABLE
 from coordinator.metrics import METRICS as COORDINATOR
 from partq_spark.cli.main import cli
 from partq_spark.client import QueueConfig
+from partq_spark.group.model import Phase
 from partq_spark.spark.listener import METRICS as QUERY
 from tools import ROOT
 
 COMMANDS: Final = ROOT / "docs/cli.md"
 METRICS: Final = ROOT / "docs/metrics.csv"
+HANDOFF: Final = ROOT / "docs/handoff.md"
 _COMMON: Final = ("--json", "--store", "--namespace", "--ownership", "--retry-timeout")
 _SETTINGS: Final = tuple(f"--{setting.name}" for setting in QueueConfig.settings().values())
 _ALL_TAKE: Final = "## What all commands take"
@@ -122,6 +125,38 @@ def metrics_table() -> str:
     return text.getvalue()
 
 
+# --- docs/handoff.md --------------------------------------------------------------------------------------------------
+
+
+def handoff_page(former: str) -> str:
+    """The page as it should be; `former` is the one that is there, of which all but diagram and table stays."""
+    head, tail = former[: former.index("```mermaid\n")], former[former.index("\n## What keeps this safe") :]
+    return f"{head}{_diagram()}\n\n## The table\n\n{_table()}\n{tail}"
+
+
+def _diagram() -> str:
+    """A mermaid state diagram: one arrow for each pair of states, with what leads along it."""
+    arrows: dict[tuple[Phase, Phase | None], list[str]] = {}
+    for row in TABLE:
+        arrows.setdefault((row.phase, row.then), []).extend(cause.value for cause in row.causes)
+    lines = ["stateDiagram-v2", "    [*] --> free"]
+    for (phase, then), causes in arrows.items():
+        target = "[*]" if then is None else then.value
+        lines.append(f"    {phase.value} --> {target} : {', '.join(causes)}")
+    return "\n".join(["```mermaid", *lines, "```"])
+
+
+def _table() -> str:
+    """The rows, as a table in Markdown."""
+    lines = ["| in | step | cause | when | then |", "|---|---|---|---|---|"]
+    for row in TABLE:
+        then = "gone" if row.then is None else row.then.value
+        for cause, when in row.causes.items():
+            lines.append(f"| {row.phase.value} | {row.step.value} | {cause.value} | {when} | {then} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     COMMANDS.write_text(command_page(COMMANDS.read_text(encoding="utf-8")), encoding="utf-8")
     METRICS.write_text(metrics_table(), encoding="utf-8")
+    HANDOFF.write_text(handoff_page(HANDOFF.read_text(encoding="utf-8")), encoding="utf-8")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from tools.processes import die_with_parent
 
@@ -24,11 +23,16 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "partq_spark.cli.main", *map(str, arguments)]
 
 
-def run(store: Path, *arguments: object, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+def run(store: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """Run `partq` to its end."""
+    return carried_out(store, command(*arguments), **more)
+
+
+def carried_out(store: Path, words: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    """Any words, in the folder where the store is."""
     return subprocess.run(
-        command(*arguments),
-        input=stdin,
+        words,
+        cwd=store.parent,
         env=environment(store, **more),
         capture_output=True,
         text=True,
@@ -40,8 +44,7 @@ def run(store: Path, *arguments: object, stdin: str = "", **more: str) -> subpro
 def start(
     store: Path,
     *arguments: object,
-    stdin: int | IO[bytes] = subprocess.PIPE,
-    stdout: int = subprocess.PIPE,
+    stdin: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
     more: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
@@ -50,7 +53,7 @@ def start(
         command(*arguments),
         env=environment(store, **(more or {})),
         stdin=stdin,
-        stdout=stdout,
+        stdout=subprocess.PIPE,
         stderr=stderr,
         preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from a test's main thread
     )

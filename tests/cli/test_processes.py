@@ -1,4 +1,6 @@
-"""The command line as processes, for what only a process has: pipes, terminals, signals, kills, the page's port."""
+"""The command line as processes, for what only a process has: exit codes, pipes, terminals, signals, kills, the page's
+port.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import WAIT_S, command, environment, run, start
+from tests.cli.processes import WAIT_S, carried_out, command, run, start
 from tests.support.command_line import Partq, json_lines
 from tools.servers import free_port
 
@@ -68,15 +70,7 @@ def test_a_standard_stream_that_is_closed_or_full_is_told_in_one_line_or_not_mis
     (orders.store.parent / "messages.jsonl").write_text(json_lines([{"value": "x"}]))
     orders("publish", "orders", "--publish-id", "done", stdin=json_lines([{"value": "x"}]))
     before = files(orders.store)
-    done = subprocess.run(
-        ["sh", "-c", f"exec {' '.join(command())} {words}"],
-        cwd=orders.store.parent,
-        env=environment(orders.store),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    done = carried_out(orders.store, ["sh", "-c", f"exec {' '.join(command())} {words}"])
     assert (done.returncode, done.stderr[: len(told)]) == (code, told), done.stderr
     assert len(done.stderr.splitlines()) == (1 if told else 0)
     assert words.startswith("publish") or files(orders.store) == before, "nothing was written into a file of the store"

@@ -1,5 +1,5 @@
-"""`partq queue create`, `list`, `describe`, `delete`, for programs, and what is left where a queue is damaged. What
-people read of them is in docs/cli.md, which is run.
+"""`partq queue create`, `list`, `describe`, `delete`, `subscribe` and `publish --topic`, for programs, and what is left
+where a queue is damaged. What people read of them is in docs/cli.md, which is run.
 """
 
 from __future__ import annotations
@@ -124,3 +124,38 @@ def test_delete_leaves_nothing_also_of_groups_and_of_a_deletion_that_was_cut_off
 def remains(partq: Partq) -> list[str]:
     """The files below the queue's folder."""
     return sorted(path.name for path in (partq.store / "default").rglob("*") if path.is_file() and path.name != ".lock")
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+LINES = json_lines([{"key": "a", "value": "1"}, {"key": "b", "value": "2"}, {"value": "3"}])
+
+
+@pytest.fixture
+def shop(partq: Partq) -> Partq:
+    """Two queues that attract something, one that does not."""
+    for name, partitions in (("archive", 1), ("eu", 3), ("silent", 1)):
+        partq("queue", "create", name, "--partitions", partitions)
+    partq("queue", "subscribe", "archive", ">")
+    partq("queue", "subscribe", "eu", "orders/*/eu/>", "bills/eu")
+    return partq
+
+
+@pytest.mark.conformance("DIS-07")
+def test_subscriptions_come_and_go_and_are_listed(shop: Partq) -> None:
+    both = ["bills/eu", "orders/*/eu/>"]
+    done = shop.json("queue", "subscribe", "EU", "a", "bills/eu")
+    assert (done["queue"], done["subscribed"], done["subscriptions"]) == ("eu", ["a"], ["a", *both])
+    done = shop.json("queue", "unsubscribe", "eu", "a", "x")
+    assert (done["unsubscribed"], done["subscriptions"]) == (["a"], both)
+    assert shop("queue", "subscriptions", "eu").stdout == "bills/eu\norders/*/eu/>\n"
+    assert "does not attract anything by its topic." in shop("queue", "subscriptions", "silent").stdout
+    found = shop.json("queue", "subscriptions", "--topic", "orders/new/eu/de")
+    assert [each["subscriptions"] for each in found] == [[">"], ["orders/*/eu/>"]]
+    shop("queue", "unsubscribe", "archive", ">")
+    assert "attracts bills. Let one: partq queue" in shop("queue", "subscriptions", "--topic", "bills").stdout
+    found = shop.json("publish", "--topic", "nobody", stdin=LINES)
+    assert (found["queues"], found["messages"], found["unattracted"]) == ([], 0, 3)
+    found = shop.json("publish", "--topic", "bills/eu", stdin=LINES)
+    assert (found["topic"], found["messages"], found["without_key"], found["unattracted"]) == ("bills/eu", 3, 1, 0)

@@ -168,16 +168,14 @@ def files(store: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
 
 
-@pytest.mark.conformance("TYP-06")
-@pytest.mark.conformance("CHK-04")
+@pytest.mark.conformance("TYP-06", "CHK-04")
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=lambda text: ascii(text)[:60])
 def test_wrong_use_is_refused(group: Group, line: str, said: str) -> None:
     found = told(group, line, 2)
     assert re.search(said, found), found
 
 
-@pytest.mark.conformance("TYP-06")
-@pytest.mark.conformance("CHK-04")
+@pytest.mark.conformance("TYP-06", "CHK-04")
 @pytest.mark.parametrize(("line", "said"), REFUSED, ids=lambda text: ascii(text)[:60])
 def test_what_a_queue_or_group_does_not_allow_is_refused(group: Group, line: str, said: str) -> None:
     found = told(group, line, 1)

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 from coordinator.core.invariants import violations
 from coordinator.heads import GroupFacts, group_facts
@@ -30,9 +30,8 @@ from partq_spark.log.model import Head
 from partq_spark.log.settings import QueueConfig
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
-from tests.support.way import Way
+from tests.support.way import Hooked
 
-T = TypeVar("T")
 KEY: Final = GroupKey("default", "orders", "billing")
 SESSION_S: Final = 10.0
 BEAT_S: Final = 1.0
@@ -145,16 +144,6 @@ class World:
         return dict(Counter(self.owners().values()))
 
 
-class HookedObjects(Way):
-    """The object store as one coordinator reaches it."""
-
-    hook: Callable[[str], None]
-
-    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
-        self.hook(f"objects.{kind}")
-        return effect()
-
-
 class Coordinator:
     """One process' runtime, with a view of the stores of its own. `hook` hears of each of its calls and may raise."""
 
@@ -165,8 +154,8 @@ class Coordinator:
         self.key = key
         self.ownership: MemoryOwnership = beside.ownership if beside is not None else world.server.open()
         effects = world.effects()
-        objects = HookedObjects(world.objects)
-        objects.hook = self._reached
+        objects = Hooked(world.objects)
+        objects.before = lambda kind, _: self.hook(f"objects.{kind}")
         self.runtime = GroupRuntime(
             key,
             store=self.ownership,
@@ -188,13 +177,10 @@ class Coordinator:
         head = self.world.queue.refresh()
         return group_facts(head, head.groups[self.key.group])
 
-    def _reached(self, verb: str) -> None:
-        self.hook(verb)
-
     def step(self) -> float:
         if self.stopped:
             return 1.0
-        self.world.server.before = self._reached
+        self.world.server.before = self.hook
         try:
             return self.runtime.step(self.facts())
         except Unavailable:

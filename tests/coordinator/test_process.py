@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from redis import Redis
 
 import partq
 from tests.cast.sidecars import Place, Sidecar
-from tests.group.ownership.redis_servers import SpecialRedis
+from tests.group.ownership.redis_servers import SpecialRedis, command
 from tests.support.waiting import wait_until
 from tools.servers import Azurite, RedisServer, free_port, running
 
@@ -26,13 +25,6 @@ def redis() -> Iterator[RedisServer]:
     """A server of one's own, to kill, flush and spoil."""
     with running(RedisServer()) as server:
         yield server
-
-
-@pytest.fixture
-def command(redis: RedisServer) -> Iterator[Callable[..., object]]:
-    """One command for it, in words; its answer."""
-    with Redis(port=redis.port, decode_responses=True) as client:
-        yield client.execute_command
 
 
 @pytest.fixture
@@ -156,14 +148,14 @@ def test_it_ends_in_time_while_redis_does_not_answer(place: Place, redis: RedisS
         redis.thaw()
 
 
-def test_a_redis_that_takes_no_writes_is_waited_for(place: Place, command: Callable[..., object]) -> None:
+def test_a_redis_that_takes_no_writes_is_waited_for(place: Place, redis: RedisServer) -> None:
     """At the start, while it leads, and when it ends. With nothing to write it is ready."""
 
     def spoil() -> None:
-        command("REPLICAOF", "127.0.0.1", str(free_port()))
+        command(redis, "REPLICAOF", "127.0.0.1", str(free_port()))
 
     def heal() -> None:
-        command("REPLICAOF", "NO", "ONE")
+        command(redis, "REPLICAOF", "NO", "ONE")
         wait_until(sidecar.is_ready, "readiness")
 
     def is_out_of_order() -> bool:

@@ -20,11 +20,11 @@ from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import Flow, FlowRecord, GroupSettings, GroupState
 from partq_spark.log.admin import create_queue
 from partq_spark.log.groups import create_group
-from tests.group.ownership.redis_servers import an_object_store
+from tests.objects.conftest import memory_store
 from tests.support.ownership import OwnershipServer
 from tests.support.waiting import wait_until
 
-QUEUE = create_queue(an_object_store(), "default", "orders", 1)
+QUEUE = create_queue(memory_store(), "default", "orders", 1)
 create_group(QUEUE, "billing", [0])
 GROUP = GroupInQueue(QUEUE, "billing")
 KEY = GROUP.key

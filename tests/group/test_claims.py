@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from msgspec import structs
@@ -20,7 +19,7 @@ from partq_spark.group.left_out import LOOK_S, KeyOrder
 from partq_spark.group.membership import GroupInQueue, SessionSettings
 from partq_spark.group.model import Flow, FlowRecord, Partition, Phase
 from partq_spark.group.solo import SoloSession
-from partq_spark.log import admin, groups, layouts
+from partq_spark.log import admin, groups
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.test_status import A, B, C, state
@@ -196,12 +195,3 @@ def test_others_that_keep_nothing_back_are_not_asked_for() -> None:
     order.waits(head, told.acknowledged, {2}, {2: 0})
     assert told.asked == [frozenset()]
     assert order.waits(empty_head(2), told.acknowledged, {0}, {0: 0}) == {}
-
-
-def test_a_milestone_is_passed_when_it_is_reached() -> None:
-    """Ten messages of partitions 0 and 1 were published under the earlier count."""
-    passes = partial(layouts.passes_milestone, two_of_three())
-    assert [passes(p, 9, 10) for p in range(3)] == [True, True, False]
-    assert not passes(0, 10, 12)
-    assert not passes(0, 3, 9)
-    assert not layouts.passes_milestone(empty_head(2), 0, 0, 10)

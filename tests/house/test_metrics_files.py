@@ -1,6 +1,6 @@
 """The page on metrics, the dashboard and the alerts: every metric is explained and shown; each alert fires when what it
 tells of is so, and none does where all is well, by Prometheus' own promtool. That what the dashboard asks for exists is
-shown in a real Prometheus by `tests/coordinator/test_prometheus`.
+shown in a real Prometheus by `tests/coordinator/test_metrics`.
 """
 
 from __future__ import annotations

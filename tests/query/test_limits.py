@@ -240,45 +240,27 @@ def either(call: Callable[[bool, Callable[[str], None]], T]) -> tuple[T, int]:
     return found, len(told)
 
 
-@given(st.lists(st.tuples(SPANS, SPANS), min_size=1, max_size=4))
+@given(st.lists(st.tuples(SPANS, SPANS), min_size=1, max_size=4), SPANS, st.sets(st.integers(0, 4)))
 def test_a_query_reads_exactly_what_can_still_be_read_and_goes_on_where_something_can(
-    cases: list[tuple[tuple[int, int], tuple[int, int]]],
+    cases: list[tuple[tuple[int, int], tuple[int, int]]], beyond: tuple[int, int], later: set[int]
 ) -> None:
+    """`beyond`: of a partition that an older copy of the queue does not have. `later`: those that the query does not
+    know yet begin at their beginning.
+    """
     present = head(*(there for there, _ in cases))
-    spans = dict(enumerate(wanted for _, wanted in cases))
+    spans = dict(enumerate([*(wanted for _, wanted in cases), beyond]))
     kept, told = either(lambda fails, warn: planning.untrimmed(present, spans, Losses(fails, warn)))
-    lost = 0
+    assert len(kept) == len(cases)
+    lost = int(beyond[1] > 0)
     for partition, ((earliest, end), (start, to)) in enumerate(cases):
         readable = {offset for offset in range(start, to) if earliest <= offset < end}
         assert set(range(*kept[partition])) == readable
         lost += (to - start != len(readable)) or to > end
     assert told == lost
-    reached = {partition: to for partition, (_, to) in spans.items()}
+    reached = {partition: to for partition, (_, to) in spans.items() if partition not in later}
     at, told = either(lambda fails, warn: planning.continued(present, reached, Losses(fails, warn)))
-    assert at == {p: min(max(reached[p], earliest), end) for p, ((earliest, end), _) in enumerate(cases)}
-    assert told == sum(at[p] != reached[p] for p in at)
-
-
-@pytest.mark.parametrize(
-    ("spans", "reached", "says"),
-    [
-        ([(5, 9)], {0: 2}, "offsets 2 to 5 of partition 0 of queue 'orders' have been trimmed"),
-        ([(5, 9)], {0: 12}, r"up to 12 of partition 0.*ends at 9: was the store restored"),
-        ([(0, 9), (3, 8)], {0: 9}, None),  # partition 1 came later: it begins at its beginning
-        ([(0, 9)], {0: 1, 4: 7}, "partition 4"),
-    ],
-)
-def test_what_is_gone_is_named(spans: list[tuple[int, int]], reached: dict[int, int], says: str | None) -> None:
-    present = head(*spans)
-    if says is None:
-        assert planning.continued(present, reached, Losses(True, print)) == {0: 9, 1: 3}
-        return
-    with pytest.raises(ObjectMissing, match=says):
-        planning.continued(present, reached, Losses(True, print))
-    assert 4 not in planning.continued(present, reached, Losses(False, print))
-    assert 4 not in planning.untrimmed(present, {4: (0, 7)}, Losses(False, print))
-    with pytest.raises(ObjectMissing, match="partition 4"):
-        planning.untrimmed(present, {4: (0, 7)}, Losses(True, print))
+    assert at == {p: min(max(reached.get(p, 0), earliest), end) for p, ((earliest, end), _) in enumerate(cases)}
+    assert told == sum(at.get(p, 0) != to for p, to in reached.items())
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, Standing, View
 from partq_spark.log.model import Head
 from partq_spark.log.settings import QueueConfig
-from partq_spark.objects import Document, Unchanged
-from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.query.acknowledgements import BatchTimes
 from partq_spark.query.waiting import AvailableNowTarget, Pace, StoreRetry
+from tests.objects.conftest import memory_store
+from tests.support.way import Hooked
 
 LIMIT_S = 60.0
 
@@ -39,22 +39,6 @@ class Time:
         self.now_s += max(pause_s, 1e-6) if pause_s else 0.0
 
 
-class Away(MemoryStore):
-    """Answers nothing until `back_s`; a call takes `call_s`."""
-
-    def __init__(self, time: Time, back_s: float, call_s: float) -> None:
-        super().__init__(clock=time.clock, rng=random.Random(1))
-        self.time = time
-        self.back_s = back_s
-        self.call_s = call_s
-
-    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        self.time.sleep(self.call_s)
-        if self.time.now_s < self.back_s:
-            raise Unavailable("nobody answers (test)")
-        return super().load(name, known=known)
-
-
 @pytest.mark.parametrize("retry_s", [0.0, 2.0, 30.0, LIMIT_S])
 @pytest.mark.parametrize("call_s", [0.0, 2.0])
 @pytest.mark.parametrize(
@@ -71,7 +55,15 @@ def test_the_time_is_counted_once_from_the_first_failure_however_long_the_store_
     retry_s: float, call_s: float, away_s: float, limit_s: float, waits_s: float, tried_s: float | None
 ) -> None:
     time = Time()
-    retrying = Retrying(Away(time, time.now_s + away_s, call_s), min(retry_s, limit_s), time.effects())
+    store, back_s = Hooked(memory_store()), time.now_s + away_s
+    retrying = Retrying(store, min(retry_s, limit_s), time.effects())
+
+    def away(*_: str) -> None:
+        time.sleep(call_s)
+        if time.now_s < back_s:
+            raise Unavailable("nobody answers (test)")
+
+    store.before = away
 
     def call() -> object:
         time.sleep(waits_s if time.now_s < 1001 else 0.0)

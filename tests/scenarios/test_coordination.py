@@ -153,18 +153,6 @@ def test_a_rolling_restart_of_queries_within_the_delay_moves_nothing() -> None:
     assert given(world, "query", since_s=28.0)
 
 
-@pytest.mark.conformance("LOS-02")
-def test_who_comes_back_without_a_mapping_waits_until_the_delay_is_over_and_the_others_keep_theirs() -> None:
-    patient = replace(CALM, messages=150, rebalance_delay_s=12.0, ownership=URL)
-    world = played(patient, Event(20.0, "kill", "two", 6.0))
-    before, after = owners(world, until_s=20.0, since_s=19.0), owners(world, since_s=26.0, until_s=31.0)
-    theirs = {partition for partition, flow, _ in before if flow == "one"}
-    assert theirs
-    assert {each for each in after if each[0] in theirs} == {each for each in before if each[0] in theirs}
-    assert {row.partition for row in given(world, since_s=20.1, until_s=31.0)} == theirs
-    assert given(world, since_s=40.0)
-
-
 @pytest.mark.conformance("API-03")
 def test_a_body_that_is_slower_than_its_session_keeps_its_partitions() -> None:
     world = played(replace(CALM, flows=("one",), handles_s=20.0, messages=30))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import partq
@@ -41,39 +39,6 @@ def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(st
     stage.publish(1, 1)
     first.drain()
     assert (delivered(first), first.epochs) == (stage.everything, epochs)
-
-
-@pytest.mark.conformance("FLO-08")
-def test_a_restart_after_a_kill_is_told_from_a_twin_within_one_session_timeout(stage: Stage) -> None:
-    query = stage.query("left").begun(4, 4).plan().kill().start()
-    begun_s = stage.now_s
-    assert len(query.deliver()) == 8
-    assert stage.now_s - begun_s < 12.0
-    assert query.epochs == {0: 1, 1: 1}
-
-
-@pytest.mark.conformance("FLO-08")
-def test_the_last_beat_of_a_killed_process_that_was_long_on_its_way_is_no_twin(stage: Stage) -> None:
-    """And its whole session timeout is waited for since then: perhaps it was no last one."""
-    query = stage.query("left").begun().drain()
-    landing: list[Callable[[], object]] = []
-
-    def give_up(effect: Callable[[], object]) -> None:
-        landing.append(effect)
-        raise partq.Unavailable("no answer came (test)")
-
-    stage.instead("swap", "/beats/", give_up, by="left")
-    stage.until(lambda: landing)
-    query.kill().start()
-    stage.publish(1, 1)
-    going = query.asking(query._trigger)
-    stage.sleep(3.0)
-    begun_s = stage.now_s
-    landing.pop()()
-    going.result()
-    assert stage.now_s - begun_s >= 9.0
-    query.drain()
-    assert delivered(query) == stage.everything
 
 
 # --- joining and leaving ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import partq
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.group import session
 from partq_spark.query import participant
-from tests.scenarios.stage import FOLDER, Query, Stage
+from tests.scenarios.stage import FOLDER, Query, Stage, Staged
 from tests.world.plan import URL, Plan
 from tests.world.world import World
 
@@ -47,133 +47,128 @@ def idle(stage: Stage, *messages: int) -> Query:
 
 @pytest.mark.conformance("REB-15", "HAN-04")
 @pytest.mark.parametrize("error", [Corrupt, Invalid, Unavailable])
-def test_a_paused_partition_that_the_leader_cannot_read_holds_up_no_other(error: type[partq.PartqError]) -> None:
-    with Stage(rebalance_delay_s=0.0, max_handoff_time_s=2.0, partitions=4) as stage:
-        stage.coordinated()
-        a = stage.query("a").begun(4, 4, 4, 4)
-        a.plan()
-        a.deliver()
-        a.commit()
-        a.run()
-        for kind in ("load", "swap") * 3000:
-            stage.instead(kind, "checkpoint/3", refusing(error), by="coordinator")
-        stage.query("b").begun().run()
-        stage.until(lambda: owners(stage)[2] == "b Ready", 10.0)
-        stage.until(lambda: "checkpoint" in stage.status().partitions[3].reason, 10.0)
-        stage.query("c").begun().run()
-        stage.until(lambda: any(each == "c Ready" for each in owners(stage)), 10.0)
+def test_a_paused_partition_that_the_leader_cannot_read_holds_up_no_other(
+    staged: Staged, error: type[partq.PartqError]
+) -> None:
+    stage = staged(max_handoff_time_s=2.0, partitions=4)
+    a = stage.query("a").begun(4, 4, 4, 4)
+    a.plan()
+    a.deliver()
+    a.commit()
+    a.run()
+    for kind in ("load", "swap") * 3000:
+        stage.instead(kind, "checkpoint/3", refusing(error), by="coordinator")
+    stage.query("b").begun().run()
+    stage.until(lambda: owners(stage)[2] == "b Ready", 10.0)
+    stage.until(lambda: "checkpoint" in stage.status().partitions[3].reason, 10.0)
+    stage.query("c").begun().run()
+    stage.until(lambda: any(each == "c Ready" for each in owners(stage)), 10.0)
 
 
-def test_a_damaged_checkpoint_that_is_to_move_stops_nothing_else_of_its_flow() -> None:
-    with Stage(rebalance_delay_s=0.0, max_handoff_time_s=2.0) as stage:
-        stage.coordinated()
-        a = idle(stage, 4, 4)
-        damage(stage, 1)
-        stage.query("b").begun().run()
-        for _ in range(4):
-            stage.publish(1, 0)
-            a.trigger()
-            stage.sleep(1.5)
-        assert [row.offset for row in a.rows if row.partition == 0][-4:] == [4, 5, 6, 7]
+def test_a_damaged_checkpoint_that_is_to_move_stops_nothing_else_of_its_flow(staged: Staged) -> None:
+    stage = staged(max_handoff_time_s=2.0)
+    a = idle(stage, 4, 4)
+    damage(stage, 1)
+    stage.query("b").begun().run()
+    for _ in range(4):
+        stage.publish(1, 0)
+        a.trigger()
+        stage.sleep(1.5)
+    assert [row.offset for row in a.rows if row.partition == 0][-4:] == [4, 5, 6, 7]
 
 
-def test_a_flow_with_a_damaged_checkpoint_is_bound_again_after_it_stood_still() -> None:
-    with Stage(rebalance_delay_s=30.0) as stage:
-        stage.coordinated()
-        a = idle(stage, 4, 4)
-        a.freeze()
-        stage.sleep(15.0)
-        damage(stage, 0)
-        a.thaw()
-        stage.publish(0, 1)
-        for _ in range(4):
-            a.trigger()
-            stage.sleep(2.0)
-        assert (1, 4) in {(row.partition, row.offset) for row in a.rows}
+def test_a_flow_with_a_damaged_checkpoint_is_bound_again_after_it_stood_still(staged: Staged) -> None:
+    stage = staged(rebalance_delay_s=30.0)
+    a = idle(stage, 4, 4)
+    a.freeze()
+    stage.sleep(15.0)
+    damage(stage, 0)
+    a.thaw()
+    stage.publish(0, 1)
+    for _ in range(4):
+        a.trigger()
+        stage.sleep(2.0)
+    assert (1, 4) in {(row.partition, row.offset) for row in a.rows}
 
 
-def test_an_idle_flow_that_may_not_write_a_checkpoint_ends_by_no_handoff() -> None:
-    with Stage(rebalance_delay_s=0.0, max_handoff_time_s=2.0, partitions=4) as stage:
-        stage.coordinated()
-        a = idle(stage, 4, 4, 4, 4)
-        a.run()
-        for _ in range(3000):
-            stage.instead("swap", "checkpoint/3", refusing(Invalid), by="a")
-        stage.query("b").begun().run()
-        stage.until(lambda: owners(stage)[3] == "b Ready", 20.0)
-        assert a.failure is None
+def test_an_idle_flow_that_may_not_write_a_checkpoint_ends_by_no_handoff(staged: Staged) -> None:
+    stage = staged(max_handoff_time_s=2.0, partitions=4)
+    a = idle(stage, 4, 4, 4, 4)
+    a.run()
+    for _ in range(3000):
+        stage.instead("swap", "checkpoint/3", refusing(Invalid), by="a")
+    stage.query("b").begun().run()
+    stage.until(lambda: owners(stage)[3] == "b Ready", 20.0)
+    assert a.failure is None
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_raise_that_is_refused_costs_its_partition_and_not_the_query(leads: bool) -> None:
+def test_a_raise_that_is_refused_costs_its_partition_and_not_the_query(stage: Stage, leads: bool) -> None:
     """The rewound partition has more to deliver than its reserve covers, and the flow has not looked since."""
-    with Stage() as stage:
-        coordinator = stage.coordinated()
-        a = idle(stage, 4, 4)
-        if not leads:
-            coordinator.kill()
-        stage.rewind(to=2, partitions=[0])
-        before = stage.line.asked("swap", "checkpoint/", "a")
-        stage.publish(30, 30)
-        a.trigger()
-        assert stage.line.asked("swap", "checkpoint/", "a") - before < 20
-        assert [row.offset for row in a.rows if row.partition == 1][-1] == 33
+    a = idle(stage, 4, 4)
+    if not leads:
+        stage.coordinator.kill()
+    stage.rewind(to=2, partitions=[0])
+    before = stage.line.asked("swap", "checkpoint/", "a")
+    stage.publish(30, 30)
+    a.trigger()
+    assert stage.line.asked("swap", "checkpoint/", "a") - before < 20
+    assert [row.offset for row in a.rows if row.partition == 1][-1] == 33
 
 
 # --- one answer -------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_answer_beside_one_that_failed_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_answer_beside_one_that_failed_is_waited_for(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it puts an older checkpoint in the place of what is known, and what that covers is delivered without a
     word.
     """
     monkeypatch.setattr(participant, "is_paid", lambda url: True)  # checkpoints are written side by side
-    with Stage(max_handoff_time_s=60.0, rebalance_delay_s=0.0) as stage:
-        stage.coordinated()
-        a = stage.query("a", checkpointInterval="60s").begun(4, 4).drain()
-        stage.publish(30, 30)
-        for _ in range(8):
-            stage.instead("swap", "checkpoint/0", refusing(Unavailable), by="a")
-        held = stage.hold("swap", "checkpoint/1", by="a", after=True)
-        going = a.asking(a._trigger)
-        stage.sleep(5.0)
-        assert not going.is_done
-        held.release()
-        going.result()
+    stage = staged(max_handoff_time_s=60.0)
+    a = stage.query("a", checkpointInterval="60s").begun(4, 4).drain()
+    stage.publish(30, 30)
+    for _ in range(8):
+        stage.instead("swap", "checkpoint/0", refusing(Unavailable), by="a")
+    held = stage.hold("swap", "checkpoint/1", by="a", after=True)
+    going = a.asking(a._trigger)
+    stage.sleep(5.0)
+    assert not going.is_done
+    held.release()
+    going.result()
 
 
 def test_what_one_thread_learns_of_a_store_that_was_set_back_counts_for_the_other(
+    staged: Staged,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A flow stands still, another one takes over, Redis is set back to before that, and the thread of the flow that
     listens for news is the first to be connected anew.
     """
-    with Stage(max_handoff_time_s=0.5, rebalance_delay_s=0.0, ownership=URL) as stage:
-        stage.coordinated()
-        a = stage.query("a", ownership=URL, checkpointInterval="60s").begun(4, 4)
-        a.plan()
-        memory = stage.world.server._memory
-        copy = memory.snapshot()
-        a.freeze()
-        b = stage.query("b", ownership=URL).begun().run()
-        stage.until(lambda: len(b.rows) == 4, 5.0)
-        memory.restore(copy)
-        look, stood = session.Session._look, list[float]()
+    stage = staged(max_handoff_time_s=0.5, ownership=URL)
+    a = stage.query("a", ownership=URL, checkpointInterval="60s").begun(4, 4)
+    a.plan()
+    memory = stage.world.server._memory
+    copy = memory.snapshot()
+    a.freeze()
+    b = stage.query("b", ownership=URL).begun().run()
+    stage.until(lambda: len(b.rows) == 4, 5.0)
+    memory.restore(copy)
+    look, stood = session.Session._look, list[float]()
 
-        def late(self: session.Session) -> Any:
-            """Between the look at its life and the answer its connection is made anew."""
-            if self.flow == "a" and not stood:
-                while self._ownership.documents.lives == self._life.lives:  # type: ignore[union-attr]
-                    stage.world.machine.sleep(0.001)
-                stood.append(stage.now_s)
-            return look(self)
+    def late(self: session.Session) -> Any:
+        """Between the look at its life and the answer its connection is made anew."""
+        if self.flow == "a" and not stood:
+            while self._ownership.documents.lives == self._life.lives:  # type: ignore[union-attr]
+                stage.world.machine.sleep(0.001)
+            stood.append(stage.now_s)
+        return look(self)
 
-        monkeypatch.setattr(session.Session, "_look", late)
-        going = a.asking(lambda: a._read(a.log[-1]))
-        a.thaw()
-        rows = going.result()
-        assert stood
-        assert not {(row.partition, row.offset) for row in rows} & {(row.partition, row.offset) for row in b.rows}
+    monkeypatch.setattr(session.Session, "_look", late)
+    going = a.asking(lambda: a._read(a.log[-1]))
+    a.thaw()
+    rows = going.result()
+    assert stood
+    assert not {(row.partition, row.offset) for row in rows} & {(row.partition, row.offset) for row in b.rows}
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
@@ -184,17 +179,16 @@ def test_a_reader_that_stood_still_takes_no_socket_from_the_one_that_has_its_nam
     World(Plan.draw(20117)).play()
 
 
-def test_a_flow_that_stood_still_delivers_nothing_once_its_group_is_shared_otherwise() -> None:
-    with Stage(rebalance_delay_s=0.0, session_timeout_s=120.0) as stage:
-        stage.coordinated()
-        a = stage.query("a", sessionTimeout="120s").begun(6, 6)
-        a.plan()
-        a.freeze()
-        stage.sleep(1.0)
-        stage.do(lambda queue: queue.alter_group("billing", ownership="none"))
-        b = stage.query("b", ownership="none").begun().run()
-        stage.until(lambda: len(b.rows) == 12, 10.0)
-        going = a.asking(lambda: a._read(a.log[-1]))
-        a.thaw()
-        with pytest.raises(partq.PartqError):
-            going.result()
+def test_a_flow_that_stood_still_delivers_nothing_once_its_group_is_shared_otherwise(staged: Staged) -> None:
+    stage = staged(session_timeout_s=120.0)
+    a = stage.query("a", sessionTimeout="120s").begun(6, 6)
+    a.plan()
+    a.freeze()
+    stage.sleep(1.0)
+    stage.do(lambda queue: queue.alter_group("billing", ownership="none"))
+    b = stage.query("b", ownership="none").begun().run()
+    stage.until(lambda: len(b.rows) == 12, 10.0)
+    going = a.asking(lambda: a._read(a.log[-1]))
+    a.thaw()
+    with pytest.raises(partq.PartqError):
+        going.result()

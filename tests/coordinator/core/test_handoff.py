@@ -12,6 +12,7 @@ import pytest
 from coordinator.core.handoff import EDGES, TABLE, Cause, Step, advance
 from partq_spark.group.model import Owner, Phase
 from tests.coordinator.core.context import histories, partition, run
+from tools.from_code import HANDOFF, handoff_page
 
 START = {"free": "free -@4", "owned": "owned a1@4", "paused": "paused a1@4 b1", "fencing": "fencing a1@4 b1@5 drained"}
 
@@ -28,6 +29,11 @@ def test_each_step_leads_where_the_table_says_and_what_it_does_not_have_is_refus
         else:
             with pytest.raises(ValueError, match=f"partition 0 is {phase.value}: it cannot take the step"):
                 take()
+
+
+def test_the_document_draws_the_table_as_it_is() -> None:
+    text = HANDOFF.read_text(encoding="utf-8")
+    assert handoff_page(text) == text, "run scripts/docs --write"
 
 
 TOLD = """

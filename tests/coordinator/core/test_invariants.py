@@ -1,11 +1,15 @@
 """Every predicate notices what it is there for. Events that come late, twice, or speak of another instance or epoch
 change nothing, and nothing follows. What a new leader does where state and checkpoints differ, or there is no state
-(OWN). And after whatever happens, in any order, silence leads to rest (REB-15).
+(OWN). And after whatever happens, in any order, silence leads to rest (REB-15). The core has no I/O, clock, chance,
+logging or threads.
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -282,3 +286,24 @@ def test_whatever_happens_invariants_hold_and_silence_leads_to_rest(partitions: 
     assert group.status is RebalanceStatus.READY
     assert set(group.statuses().values()) <= {PartitionStatus.UNASSIGNED}
     assert group.state.flows == {}
+
+
+# --- purity -----------------------------------------------------------------------------------------------------------
+
+
+CORE = Path(__file__).parents[3] / "coordinator/core"
+ALLOWED = {*("__future__", "collections.abc", "dataclasses", "enum", "typing", "heapq"), "partq_spark.group.model"}
+
+
+def imported(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("file", sorted(CORE.glob("*.py")), ids=lambda file: file.name)
+def test_imports(file: Path) -> None:
+    names = {*imported(file.read_text(encoding="utf-8"))}
+    assert {name for name in names if not f"{name}.".startswith("coordinator.core.")} <= ALLOWED

@@ -109,10 +109,6 @@ FLO-05: a flow is told once when it loses its last partition
   resize 0 1: fence 2 c1@1 for nobody@2; status Rebalancing; tell c1 inactive
   sleep 100: nothing = updates a:0 b:0 c:1
 
-FLO-05: who keeps some is told nothing, who gets its first is
-  group 6, 2 flows
-  bind c, settle = updates a:0 b:0 c:1
-
 LOS-01: a flow that comes back before it was missed has its partitions again
   group 4, 2 flows
   bind b back: fence 2 b1@1 for b2@1; fence 3 b1@1 for b2@1

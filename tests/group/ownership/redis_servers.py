@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import socket
-import time
 from typing import Any, Final
 
 from redis import Redis
@@ -15,16 +13,11 @@ from partq_spark.group.documents.redis_client import RedisClient
 from partq_spark.group.documents.urls import NAME, RedisUrl, parse_ownership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
-from partq_spark.objects.memory import MemoryStore
+from tests.objects.conftest import memory_store
 from tools.servers import RedisServer
 
 STORE_ID: Final = "0123456789abcdef"
 """Of the object store that these tests do without."""
-
-
-def an_object_store() -> MemoryStore:
-    """Another store than all others."""
-    return MemoryStore(clock=time.monotonic, rng=random.Random())
 
 
 class SpecialRedis(RedisServer):
@@ -55,6 +48,6 @@ def open_redis(
     """A store with short time-outs."""
     url = parse_ownership(f"redis://127.0.0.1:{server.port}/{database}")
     assert isinstance(url, RedisUrl)
-    objects = an_object_store()
+    objects = memory_store()
     objects.swap(NAME, sealed({"store_id": STORE_ID}), expected=None)
     return Ownership(RedisDocuments(RedisClient(url, timeout_s=timeout_s, **more), objects, group=group))

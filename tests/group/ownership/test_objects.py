@@ -19,9 +19,9 @@ from partq_spark.group.ownership import Ownership
 from partq_spark.objects import Document
 from partq_spark.objects.memory import MemoryStore
 from tests.group.ownership.conftest import KEY, RECORD, begin, verbs
-from tests.group.ownership.redis_servers import an_object_store
 from tests.group.test_checkpoints import Lossy
 from tests.log.queues import lost, once
+from tests.objects.conftest import memory_store
 from tests.support.ownership import in_objects
 from tests.support.way import Hooked
 
@@ -32,7 +32,7 @@ CLAIM = OwnershipRecord(partition=12, owner=None, epoch=7)
 
 @pytest.fixture
 def recorded() -> Hooked:
-    return Hooked(an_object_store())
+    return Hooked(memory_store())
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def leader(recorded: Hooked) -> Ownership:
 
 def test_names_and_fields_are_those_of_seed_004() -> None:
     """A claim and a heartbeat are blobs without a body, so that one listing tells of all."""
-    objects = an_object_store()
+    objects = memory_store()
     store = in_objects(objects)
     store.bind(KEY, RECORD, replaces=None)
     claimed = store.claim_ownership(KEY, [CLAIM])[12]
@@ -143,7 +143,7 @@ def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Hooked, lea
 
 def test_a_beat_that_counts_was_written_since_its_call_began() -> None:
     """Else the flow takes itself for alive for longer than others who watch its heartbeat."""
-    away = Lossy(an_object_store())
+    away = Lossy(memory_store())
     flow, leader = in_objects(away), in_objects(away)
     begin(flow)
     away.losses.extend(["late", "request"])

@@ -19,7 +19,7 @@ from partq_spark.base.errors import Conflict, Fenced, Invalid
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord, Progress
 from partq_spark.group.ownership import Ownership, open_ownership
 from tests.group.ownership.conftest import KEY, RECORD, a_record, last_beat, token_of
-from tests.group.ownership.redis_servers import an_object_store
+from tests.objects.conftest import memory_store
 from tests.support.ownership import OwnershipServer, in_objects
 from tests.support.properties import examples
 from tests.support.way import Hooked
@@ -267,7 +267,7 @@ def test_any_calls_of_several_users_are_answered_as_by_one(kind: str, request: p
     @examples(60 if redis is None else 8)
     @given(st.integers(0, 2**32))
     def calls(seed: int) -> None:
-        server, objects = OwnershipServer(), an_object_store()
+        server, objects = OwnershipServer(), memory_store()
         way, met = Hooked(objects), Random(seed)
 
         def contradict(verb: str, name: str) -> None:

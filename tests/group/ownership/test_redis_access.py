@@ -30,7 +30,8 @@ from partq_spark.group.documents.redis import RedisDocuments
 from partq_spark.group.documents.redis_script import RIGHTS
 from partq_spark.group.ownership import Ownership, Reincarnated, open_ownership
 from tests.group.ownership.conftest import KEY, begin, verbs
-from tests.group.ownership.redis_servers import SpecialRedis, an_object_store, open_redis
+from tests.group.ownership.redis_servers import SpecialRedis, open_redis
+from tests.objects.conftest import memory_store
 from tools.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
@@ -106,7 +107,7 @@ def test_the_rights_that_are_named_are_enough(guarded: RedisServer) -> None:
     deaf = open_redis(guarded, username="deaf", password=SECRET)
     with pytest.raises(Invalid, match=r"&partq:\*:news"):
         deaf.wait_news(1)
-    objects, environ = an_object_store(), {"PARTQ_REDIS_USERNAME": "billing", "PARTQ_REDIS_PASSWORD": SECRET}
+    objects, environ = memory_store(), {"PARTQ_REDIS_USERNAME": "billing", "PARTQ_REDIS_PASSWORD": SECRET}
     store = open_ownership(guarded.url, store=objects, environ=environ)
     flow = open_ownership(guarded.url, store=objects, environ={"PARTQ_REDIS_PASSWORD": SECRET}, group=KEY)
     assert SECRET not in repr(store) + store.documents.url
@@ -181,23 +182,19 @@ def certificate(folder: Path, name: str, host: str) -> None:
     (folder / f"{name}.key").write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
-class TlsRedis(RedisServer):
+class TlsRedis(SpecialRedis):
     """A redis-server with a plain port and one for TLS. `clients`: whether it asks for that of a client."""
 
     def __init__(self, certificates: Path, certificate: str = "server", *, clients: str = "no") -> None:
-        super().__init__()
-        self.tls_port = free_port()
-        self._files = certificates / certificate
-        self._clients = ("--tls-auth-clients", clients, "--tls-ca-cert-file", str(certificates / "client.pem"))
+        self.tls_port, own = free_port(), certificates / certificate
+        files = ("--tls-cert-file", f"{own}.pem", "--tls-key-file", f"{own}.key")
+        asks = ("--tls-auth-clients", clients, "--tls-ca-cert-file", str(certificates / "client.pem"))
+        super().__init__("--tls-port", str(self.tls_port), *files, *asks)
 
     def tls_url(self, certificates: Path, **files: str) -> str:
         """With `ssl_ca_certs=…` and the like."""
         query = "&".join(f"{name}={certificates / file}" for name, file in files.items())
         return f"rediss://127.0.0.1:{self.tls_port}/0" + (f"?{query}" if query else "")
-
-    def command(self) -> list[str]:
-        files = ("--tls-cert-file", f"{self._files}.pem", "--tls-key-file", f"{self._files}.key")
-        return [*super().command(), "--tls-port", str(self.tls_port), *files, *self._clients]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +215,7 @@ def server(certificates: Path) -> Iterator[TlsRedis]:
 
 def refused_tls(url: str) -> PartqError:
     """What is said."""
-    store = open_ownership(url, store=an_object_store())
+    store = open_ownership(url, store=memory_store())
     with pytest.raises((Invalid, Unavailable)) as caught:
         store.read_state(KEY)
     store.close()
@@ -243,7 +240,7 @@ def test_a_server_whose_authority_is_named_is_trusted(
     for name, file in environ.items():
         monkeypatch.setenv(name, str(certificates / file))
     with running(TlsRedis(certificates, clients=clients)) as server:
-        url, objects = server.tls_url(certificates, **files), an_object_store()
+        url, objects = server.tls_url(certificates, **files), memory_store()
         store, listening = (open_ownership(url, store=objects, group=group) for group in (None, KEY))
         assert listening.wait_news(5) is None
         store.swap_state(KEY, b'{"x":"' + b"y" * 100_000 + b'"}', token="t1", expected=None)
