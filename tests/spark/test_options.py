@@ -122,7 +122,7 @@ def test_a_queue_must_be_named_once_by_a_good_name_in_a_store_with_an_absolute_u
     for name in ("a/b", "_x", ".x", "-x", "ä", "x" * 64, "a b", "../x"):
         for option in ("queue", "namespace"):
             refused(parse, f"{option} name {name!r} is not allowed", **{option: name})
-    for store in ("file:data", "file:./data", "data", "/data", "s3://bucket", "file://", "file:///"):
+    for store in ("file:data", "file:./data", "data", "/data", "gs://bucket", "s3://", "file://", "file:///"):
         refused(parse, "store", store=store)
 
 
