@@ -27,7 +27,7 @@ SHOWS: Final = {
     "house": "that documents, contracts, packages, alerts, costs and benchmarks are what they say",
     "log": "the log: rules, layouts, codecs, damage, types, and publishes that race",
     "notebooks": "the notebooks run",
-    "objects": "one contract for each kind of object store, against files and a real Azurite",
+    "objects": "one contract for each kind of object store, against files, a real Azurite and a real S3 server",
     "page": "the page over HTTP and in a real Chromium",
     "power": "which mutants, guards and repairs the suite notices",
     "query": "planning, offsets, columns and settings of queries: rules without Spark",
