@@ -139,10 +139,8 @@ def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Co
 
 def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
     """A guard: `exist_ok` makes no other queue of one that is there."""
-    wanted, there = (
-        {"partitions": partitions, **asdict(config)},
-        {"partitions": found.partitions, **asdict(found.config)},
-    )
+    wanted = {"partitions": partitions, **asdict(config)}
+    there = {"partitions": found.partitions, **asdict(found.config)}
     differ = [f"{name}={there[name]!r}, not {value!r}" for name, value in wanted.items() if there[name] != value]
     if differ:
         raise Invalid(f"{queue} exists already with {'; '.join(differ)}: ask for what it has, or alter it")

@@ -133,10 +133,12 @@ def _unfolded(queue: QueueLog, head: Head, ref: ChunkRef) -> Head:
     and small ones. They count as of its level, so that the levels of the head's tree go on falling.
     """
     inside = tuple(structs.replace(each, level=ref.level) for each in queue.load_chunk(ref).chunks)
+    if not inside:
+        return head
 
     def decide(present: Head) -> Head:
         first = where_it_stands(present, (ref,))
-        if first is None or not inside:
+        if first is None:
             return present
         return replace(present, tree=(*present.tree[:first], *inside, *present.tree[first + 1 :]))
 
