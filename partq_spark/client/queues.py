@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client import altering, describing, messages, schemas
+from partq_spark.client import altering, describing, schemas
 from partq_spark.client.arguments import address, checked
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.maintaining import attracting
-from partq_spark.client.messages import Found
-from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue
 from partq_spark.log.connect import Namespace, shared_store
 from partq_spark.log.settings import QueueConfig
+
+if TYPE_CHECKING:  # both need Arrow, which most commands do not
+    from partq_spark.client.messages import Found
+    from partq_spark.client.publication import Publication
 
 _DEFAULTS: Final = QueueConfig()
 
@@ -110,6 +112,8 @@ def search_messages(
     below these offsets by partition (`Found.before` of the last search). A search for a key ends after some 20,000
     messages; the next one goes on. Raises as the methods of a queue.
     """
+    from partq_spark.client import messages
+
     return messages.search(queue._opened(), key, partition, before, limit)  # noqa: SLF001 - its own package's
 
 
@@ -126,6 +130,8 @@ def topic_publication(
     """One publish in the making to every queue that attracts `topic`. Raises `Invalid` for what is no topic, and with
     `fail_unattracted` if nobody attracts it.
     """
+    from partq_spark.client.publication import Publication
+
     where = address(store, namespace, retry_timeout_s)
     return Publication(where, topic=topic, publish_id=publish_id, fail_unattracted=fail_unattracted)
 

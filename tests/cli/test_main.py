@@ -23,13 +23,17 @@ from tests.cli.test_refusals import EVIL
 from tests.support.command_line import Partq, commands, json_lines
 from tools.from_code import COMMANDS, command_page
 
-HEAVY = {"pyspark", "py4j", "azure", "redis", "pyarrow", "numpy", "pandas", "rich", "xxhash"}
+HEAVY = {"pyspark", "py4j", "azure", "redis", "pyarrow", "numpy", "pandas", "rich"}
 SESSION = COMMANDS.with_name("cli-session.txt")
 ALL = commands()
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["queue", "--help"]], ids=" ".join)
-def test_version_and_help_import_nothing_heavy(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["--help"], ["queue", "--help"], ["queue", "list", "--json", "--store", "file:///none"]],
+    ids=" ".join,
+)
+def test_what_reads_no_message_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import json, sys\n"
         "from partq_spark.cli.main import cli\n"
