@@ -97,11 +97,18 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
                     coordinator=coordinator, queries=queries, look=look, screen=screen, flights=prepared.flights
                 )
                 story.play()
+            came = published(look())
         facts, moves = queries.facts, story.ledger.moves
         seconds = time.monotonic() - begun_s
         screen.proof(facts, prepared.flights, moves)
         if as_json:
-            told = {**facts, "seconds": seconds, "store": store, "moves": [asdict(move) for move in moves]}
+            told = {
+                **facts,
+                "published": came,
+                "seconds": seconds,
+                "store": store,
+                "moves": [asdict(move) for move in moves],
+            }
             output.print_json(told)
         where = ["--store", store, *(["--namespace", namespace] if namespace != "default" else [])]
         screen.end(seconds, _commands(where, ownership))
@@ -202,7 +209,7 @@ class Story:
         self._until(lambda view: time.monotonic() >= until_s, "")
 
     def _is_done(self, view: client.GroupView) -> bool:
-        return self.queries.published >= self.flights and not any(each.lag for each in view.partitions)
+        return published(view) >= self.flights and not any(each.lag for each in view.partitions)
 
     def _until(self, done: Callable[[client.GroupView], bool], what: str) -> None:
         begun_s = time.monotonic()
@@ -213,7 +220,7 @@ class Story:
             for line in self.coordinator.news():
                 if not self._is_over:  # that the queries leave at the end is no part of the story
                     self.screen.changed(self.ledger, self.ledger.heed(line), self.queries.killed_ms)
-            self.screen.show(view, self.queries.published, self.flights)
+            self.screen.show(view, published(view), self.flights)
             if done(view):
                 return
             if time.monotonic() - begun_s > TIMEOUT_S:
@@ -222,6 +229,11 @@ class Story:
 
     def _tell(self, words: str) -> None:
         self.screen.tell(self.ledger, words)
+
+
+def published(view: client.GroupView) -> int:
+    """Messages that the group's queue has ever had, none of which was there before the group."""
+    return sum(each.end for each in view.partitions)
 
 
 def acknowledged(view: client.GroupView) -> int:

@@ -21,13 +21,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partq_spark
@@ -86,29 +79,6 @@ def share_flights(
     )
 
 
-class Rows(StreamingQueryListener):
-    """Counts each query's rows as its micro-batches complete, and when the last of them did."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, int] = {}
-        self.last_s: dict[str, float] = {}
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        pass
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        name = event.progress.name or ""
-        if event.progress.numInputRows:
-            self.of[name] = self.of.get(name, 0) + event.progress.numInputRows
-            self.last_s[name] = time.monotonic()
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
-
-
 class DemoQueries:
     """Spark and the queries of one demo. A context manager that leaves nothing alive; Spark starts with it. `do` has it
     do something; `look` from time to time.
@@ -124,11 +94,9 @@ class DemoQueries:
         self._shared = shared
         self._log = log
         self._feed: Feed | None = None
-        self._rows = Rows()
         self._queries: dict[str, StreamingQuery] = {}
         self._readers: dict[str, int] = {}
         self._killed: list[StreamingQuery] = []
-        self._begun_s = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
         self._under_way: list[Future[None]] = []
         self.killed_ms: dict[str, int] = {}  # Unix time
@@ -167,11 +135,6 @@ class DemoQueries:
         """Whether all that was asked for is done."""
         return all(each.done() for each in self._under_way)
 
-    @property
-    def published(self) -> int:
-        """Flights that the queue has for certain."""
-        return self._rows.of.get(PUBLISHER, 0)
-
     # --- what can be done ---------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
@@ -181,7 +144,6 @@ class DemoQueries:
         self._queries[PUBLISHER] = publish_flights(
             self._spark, incoming, self._queue, self._work / "publish-checkpoint"
         )
-        self._begun_s = time.monotonic()
         self._feed = feed
 
     def join(self, flow: str) -> None:
@@ -209,7 +171,6 @@ class DemoQueries:
 
     def prove(self) -> None:
         """Count what was delivered."""
-        read_s = time.monotonic() - self._begun_s
         for query in self._queries.values():
             if query.name != PUBLISHER:
                 query.processAllAvailable()  # what comes twice would still come now
@@ -222,9 +183,7 @@ class DemoQueries:
             self._fed().flights,
             self._partitions,
         )
-        times_s = {"published_s": self._rows.last_s[PUBLISHER] - self._begun_s, "read_s": read_s}
-        counts = {"ok": outcome.ok, "published": self.published, "read": outcome.delivered}
-        self.facts = {**counts, **times_s, **asdict(outcome)}
+        self.facts = {"ok": outcome.ok, "read": outcome.delivered, **asdict(outcome)}
 
     def _fed(self) -> Feed:
         if self._feed is None:
@@ -247,6 +206,7 @@ class DemoQueries:
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": "4",
+            "spark.sql.streaming.pollingDelay": "50ms",  # between looks for new files or messages
             "spark.local.dir": str(temporary),
             # It lives for less than a minute: the compiler that starts fast is the faster one.
             "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}",
@@ -259,5 +219,4 @@ class DemoQueries:
             )
         SparkContext(conf=conf, gateway=gateway)
         self._spark = SparkSession.builder.getOrCreate()
-        self._spark.streams.addListener(self._rows)
         partq_spark.register(self._spark)

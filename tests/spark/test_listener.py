@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 import partq
@@ -23,7 +24,7 @@ from partq_spark.base.metrics import Collector
 from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
 from partq_spark.spark import source as data_source
 from partq_spark.spark import tracing
-from partq_spark.spark.listener import METRICS, MOST_QUERIES, PartqListener, QueryMetrics
+from partq_spark.spark.listener import METRICS, MOST_QUERIES, PartqListener, QueryMetrics, progress_of
 from partq_spark.spark.tracing import MicroBatch, Processed, sampled_columns
 from tests.support.spark import Lab, ended, failure
 from tests.support.traces import Traces, linked, provide, span_id, told, trace_id, traces
@@ -304,6 +305,14 @@ def test_queries_tell_of_themselves_in_a_registry(lab: Lab, listener: PartqListe
         return registry.get_sample_value(f"partq_query_{name}", {"query": "one", **labels})
 
     wait_until(lambda: value("source_lag_messages", queue="orders", group="") == 0, "the only batch")
+    of_java = one._jsq.lastProgress()
+    slowly, quickly = StreamingQueryProgress.fromJObject(of_java), progress_of(of_java.json())
+    assert quickly.id == slowly.id
+    assert (quickly.name, quickly.batchId, quickly.numInputRows) == ("one", slowly.batchId, slowly.numInputRows)
+    assert (quickly.timestamp, quickly.durationMs) == (slowly.timestamp, slowly.durationMs)
+    assert quickly.sources[0].startOffset == ""  # it is the first batch
+    for name in ("endOffset", "latestOffset"):
+        assert json.loads(quickly.sources[0][name]) == json.loads(slowly.sources[0][name])
     one.stop()
     wait_until(lambda: value("running") == 0, "the end")
     assert (value("batches_total"), value("input_rows_total")) == (1, 3)
