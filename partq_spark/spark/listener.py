@@ -37,7 +37,6 @@ from partq_spark.spark.tracing import completed, reported
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-    from py4j.java_gateway import JavaObject
 
 _log = logging.getLogger("partq.flow")
 
@@ -48,10 +47,10 @@ class PartqListener(StreamingQueryListener):
     def __init__(self) -> None:
         self.metrics: QueryMetrics | None = None
         self.registries: list[CollectorRegistry] = []  # that tell of them
-        self._in_jvm: JavaObject | None = None
+        self._in_jvm: Any = None
 
     @property
-    def _jlistener(self) -> JavaObject:
+    def _jlistener(self) -> Any:
         """Of PySpark, which asks for it when the listener is added and when it is taken away."""
         if self._in_jvm is None:
             jvm: Any = SparkContext._jvm  # noqa: SLF001 - PySpark has no other name for it
@@ -90,11 +89,11 @@ class _FromText(JStreamingQueryListener):
     JVM 40 ms of a processor (spark-traps.md 30).
     """
 
-    def onQueryProgress(self, jevent: JavaObject) -> None:
+    def onQueryProgress(self, jevent: Any) -> None:
         with _harmless("a query's progress was not read"):
             self.pylistener.onQueryProgress(QueryProgressEvent(progress_of(jevent.progress().json())))
 
-    def onQueryIdle(self, jevent: JavaObject) -> None:
+    def onQueryIdle(self, jevent: Any) -> None:
         pass
 
 
