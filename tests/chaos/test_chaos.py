@@ -1,5 +1,5 @@
-"""One minute of faults over two Spark drivers; `scripts/chaos` is the long run, docs/reliability.md its report. What a
-run is judged by is the judge of the world, whose own tests show what it notices.
+"""Half a minute of faults over two Spark drivers and consumers in plain Python; `scripts/chaos` is the long run,
+docs/reliability.md its report. What a run is judged by is the judge of the world, whose own tests show what it notices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.chaos.faults import FREEZING, Kind, plan
 from tests.chaos.run import run
 from tests.world.facts import Befell, Checkpointed, Fact, Given, Handled, Lying, Refused, Row
 
-SEED = 24  # has every kind of fault
+SEED = 765  # has every kind of fault within so short a time
 
 
 @pytest.mark.spark
@@ -31,8 +31,9 @@ SEED = 24  # has every kind of fault
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.conformance("LOS-06", "LOS-07", "OWN-03")
-def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path: Path) -> None:
-    run(tmp_path, Course(minutes=1, seed=SEED, drivers=2))
+def test_faults_lose_nothing_and_repeat_nothing_unmarked(tmp_path: Path) -> None:
+    """Of drivers and of consumers in plain Python, who share a group. Then what was found is told."""
+    run(tmp_path, Course(minutes=0.6, seed=SEED, drivers=2, python=True))
     found = outcome_of(tmp_path)
     assert found.failures == ()
     done = Counter(found.course.done)
@@ -40,22 +41,10 @@ def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path:
     assert done[Kind.REDIS_EMPTIED] >= 1
     assert done[Kind.LEADER_KILLED] >= 1
     assert done[Kind.READER_FROZEN] + done[Kind.JVM_FROZEN] + done[Kind.BOTH_FROZEN] >= 2
+    assert done["Python consumers killed"] >= 1
     verdict = found.verdicts[Mode.AUTO]
-    assert verdict.rows > found.course.published > 5000
+    assert verdict.rows > found.course.published > 2500
     assert verdict.marked > 0
-
-
-@pytest.mark.redis
-@pytest.mark.crash
-@pytest.mark.alone
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_some_faults_over_python_consumers_alone(tmp_path: Path) -> None:
-    run(tmp_path, Course(minutes=0.35, seed=3, drivers=0, python=True))
-    found = outcome_of(tmp_path)
-    assert found.failures == ()
-    assert found.verdicts[Mode.AUTO].rows > found.course.published > 1000
-    assert found.course.done["Python consumers killed"] >= 1
     for errors, course, failures in (
         ({"Corrupt": 2, "Unavailable": 1}, {}, ["a query failed, 2 times: Corrupt"]),
         ({READER_GONE: 3}, {"done": {Kind.READER_KILLED.value: 2}}, ["2 readers were killed, 3 have ended"]),
@@ -71,7 +60,7 @@ def test_some_faults_over_python_consumers_alone(tmp_path: Path) -> None:
     write_document(found, page)
     assert page.read_text() == text, "a section replaces itself"
     assert "### On a local disk, with consumers in plain Python\n" in text
-    assert "`scripts/chaos --minutes 0.35 --seed 3 --drivers 0 --store file --python --write-docs`" in text
+    assert "`scripts/chaos --minutes 0.6 --seed 765 --drivers 2 --store file --python --write-docs`" in text
     assert "{{" not in text
 
 
