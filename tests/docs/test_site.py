@@ -18,7 +18,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert sorted(re.findall(r"\w+", " ".join(blocks))) == sorted(set(vars(partq)["__all__"]) - {"__version__"})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_site_is_built_without_a_complaint(tmp_path: Path) -> None:
     assert build(tmp_path) == ""
