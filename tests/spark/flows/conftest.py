@@ -143,12 +143,10 @@ def flow_of(consumer: Consumer) -> str:
 
 
 def told(query: StreamingQuery) -> dict[str, Any]:
-    """What the newest progress says of the source."""
-    progress = query.lastProgress
-    if progress is None or progress.sources[0].latestOffset in (None, "null"):
-        return {}
-    found: dict[str, Any] = json.loads(progress.sources[0].latestOffset)
-    return found
+    """What the newest progress says of the source; as one text, for this is asked again and again."""
+    progress = query._jsq.lastProgress()
+    found: dict[str, Any] | None = progress and json.loads(progress.json())["sources"][0]["latestOffset"]
+    return found or {}
 
 
 def got(*consumers: Consumer) -> list[tuple[int, int]]:
