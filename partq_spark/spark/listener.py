@@ -85,8 +85,8 @@ class PartqListener(StreamingQueryListener):
 
 
 class _FromText(JStreamingQueryListener):
-    """What the JVM calls. It hands each progress over as one text: read field by field, as PySpark does, it takes the
-    JVM 40 ms of a processor (spark-traps.md 30).
+    """What the JVM calls. It hands each progress over as one text: read field by field, as PySpark does, it takes a
+    fifth of a second of a processor for every micro-batch (spark-traps.md 30).
     """
 
     def onQueryProgress(self, jevent: Any) -> None:
