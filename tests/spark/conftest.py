@@ -15,13 +15,11 @@ from tests.support.spark import Lab
 from tools.servers import Azurite, S3Server
 
 
-@pytest.fixture(
-    params=[pytest.param("spark_azurite", marks=pytest.mark.azurite), pytest.param("spark_s3", marks=pytest.mark.s3)]
-)
+@pytest.fixture
 def service_lab(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lab]:
-    """A lab on each service that Spark's processes have credentials for, running."""
+    """A lab on a service that Spark's processes have credentials for, running: the test's parameter says which."""
     server: Azurite | S3Server = request.getfixturevalue(request.param)
     key = server.key
     for name, value in server.variables().items():

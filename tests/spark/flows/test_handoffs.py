@@ -160,6 +160,8 @@ def test_a_queue_grows_and_shrinks_while_queries_share_it_and_a_publisher_publis
     assert view.scale_status == "Ready"
 
 
+@pytest.mark.azurite
+@pytest.mark.parametrize("service_lab", ["spark_azurite"], indirect=True)
 @pytest.mark.conformance("HAN-05", "CHK-01", "CHK-02")
 def test_two_queries_share_a_queue_that_is_kept_in_blobs_alone(service_lab: Lab, tmp_path: Path) -> None:
     """Queue, checkpoints and ownership."""
