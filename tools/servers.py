@@ -165,6 +165,8 @@ class S3Server(Server):
         super().__init__()
         self.key = "partq" + secrets.token_hex(8)
         self.secret = secrets.token_hex(20)
+        self.somebody = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20)}
+        """Of whom a bucket's policy says what they may; the owner of the keys above may do everything."""
 
     def variables(self, port: int | None = None) -> dict[str, str]:
         """As Azurite's."""
@@ -184,7 +186,12 @@ class S3Server(Server):
         """On its folder. Not with `--sidecar`: of many swaps side by side some are lost there."""
         if not self.is_strict:
             return [sys.executable, "-c", _MOTO, str(self.port)]
-        address = ("--port", f"127.0.0.1:{self.port}", "--region", "us-east-1", "--quiet")
+        access, secret = self.somebody.values()
+        people = self.folder / ".people"  # no bucket's name
+        people.mkdir(exist_ok=True)
+        account = {"access": access, "secret": secret, "role": "user"}
+        (people / "users.json").write_text(json.dumps({"accessAccounts": {access: account}}))
+        address = ("--port", f"127.0.0.1:{self.port}", "--region", "us-east-1", "--quiet", "--iam-dir", str(people))
         return [str(VERSITY), *address, "posix", str(self.folder)]
 
     def environment(self) -> dict[str, str]:

@@ -174,7 +174,7 @@ class S3Client:
         if code == "NoSuchBucket":
             return Invalid(f"{what}: {self.server} has no such bucket ({said}): create it, partq makes none")
         if code in _CREDENTIALS or status in (401, 403):
-            reason = _CREDENTIALS.get(code, text)
+            reason = f"{text.rstrip('.')}; {_CREDENTIALS[code]}" if code in _CREDENTIALS else text
             return Invalid(f"{what}: {self.server} does not allow it ({said}): {reason}")
         if status == 412 or code == "ConditionalRequestConflict":
             return Conflict(f"{what}: it is there already, or was changed ({said}): load it before changing it")

@@ -4,8 +4,11 @@ servers that lack something refused by name, and bad input told apart, without a
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ from partq_spark.objects import Document, open_store
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.s3 import MARK, S3Store
 from partq_spark.objects.s3_client import Answer, S3Client
+from partq_spark.objects.urls import ServiceUrl, parse_url
 from tests.objects.conftest import service_store, set_variables, write
 from tools.proxy import Proxy, Seen
 from tools.servers import S3Server, free_port
@@ -247,29 +251,108 @@ def test_what_a_server_answers_is_told_apart(
         write(store, "e", b"x")
 
 
-def test_a_queue_lives_its_whole_life_there(store: S3Store) -> None:
-    queue = partq.create_queue("orders", partitions=2, store=store.url)
+class Kept:
+    """A bucket of its own from which its owner lets delete or not, and a queue there as a person uses it."""
 
-    def publish(*values: str) -> None:
-        with queue.publisher() as publisher:
+    def __init__(self, by: str) -> None:
+        self._by = by
+        self.url = f"s3://{by}-{secrets.token_hex(8)}/store"
+        url = parse_url(self.url)
+        assert isinstance(url, ServiceUrl)
+        self.owner = S3Store(url)
+        self.owner._client.fine("", "PUT", "", headers={"x-amz-bucket-object-lock-enabled": "true"})
+        self.deletes(allowed=True)
+
+    def deletes(self, *, allowed: bool) -> None:
+        bucket = self.url.split("/")[2]
+        rule = "<Rule><DefaultRetention><Mode>GOVERNANCE</Mode><Days>1</Days></DefaultRetention></Rule>"
+        lock = f"<ObjectLockEnabled>Enabled</ObjectLockEnabled>{'' if allowed else rule}"
+        granted = {"/*": ["GetObject", "PutObject", "AbortMultipartUpload"], "": ["ListBucket"]}
+        granted[""] += ["ListBucketMultipartUploads"]
+        granted["/*"] += ["DeleteObject"] if allowed else []
+        statements = [
+            {"Effect": "Allow", "Principal": "*", "Resource": f"arn:aws:s3:::{bucket}{of}", "Action": f"s3:{action}"}
+            for of, actions in granted.items()
+            for action in actions
+        ]
+        body = {
+            "object-lock": f"<ObjectLockConfiguration>{lock}</ObjectLockConfiguration>",
+            "policy": json.dumps({"Version": "2012-10-17", "Statement": statements}),
+        }[self._by].encode()
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        self.owner._client.fine("", "PUT", "", query={self._by: ""}, headers={"Content-MD5": digest}, body=body)
+
+    def create(self, name: str = "orders") -> partq.Queue:
+        return partq.create_queue(name, partitions=2, store=self.url)
+
+    def publish(self, *values: str) -> None:
+        with partq.open_queue("orders", store=self.url).publisher() as publisher:
             for each in values:
                 publisher.send(each, key=each)
 
-    def consumed() -> list[bytes]:
+    def consumed(self) -> list[bytes]:
+        queue = partq.open_queue("orders", store=self.url)
         with queue.consumer(group="billing", starting="earliest", idle_timeout_s=1) as consumer:
             return sorted(message.value for batch in consumer for message in batch)
 
-    publish("a", "b", "c")
-    assert consumed() == [b"a", b"b", b"c"]
-    publish("d")
-    queue.alter(partitions=4)
-    publish("e")
-    assert consumed() == [b"d", b"e"]
-    queue.rewind("billing", to="earliest")
-    assert consumed() == [b"a", b"b", b"c", b"d", b"e"]
-    queue.trim("2100-01-01T00:00:00Z")
-    assert list(queue.browse()) == []
-    queue.compact(min_age_s=0)
-    assert sum(queue.collect(grace_s=0).deleted for _ in range(3)) > 0
+
+def refused(said: str, *calls: Callable[[], object]) -> None:
+    for call in calls:
+        with pytest.raises(Invalid, match=rf"AccessDenied\).*{said}"):
+            call()
+
+
+NEEDS_POLICIES = pytest.mark.skipif(not S3Server.is_strict, reason="it takes every key, and locks versions alone")
+
+
+@NEEDS_POLICIES
+def test_a_policy_without_delete_refuses_what_deletes_and_all_else_goes_on(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_variables(monkeypatch, s3_server.variables())
+    kept = Kept("policy")
+    set_variables(monkeypatch, s3_server.somebody)
+    says = "policy must allow .*DeleteObject"
+    kept.deletes(allowed=False)
+    refused(says, kept.create)
+    assert partq.list_queues(store=kept.url) == (), "nothing is made where nothing could be collected"
+    kept.deletes(allowed=True)
+    queue = kept.create()
+    kept.publish("a", "b")
+    kept.deletes(allowed=False)
+    kept.publish("c")
+    assert kept.consumed() == [b"a", b"b", b"c"]
+    queue.trim({0: 1, 1: 1})
+    left = list(queue.browse())
+    refused(says, lambda: [queue.collect(grace_s=0) for _ in range(3)])
+    assert list(queue.browse()) == left
+    kept.deletes(allowed=True)
+    assert queue.collect(grace_s=0).deleted > 0, "the marks of what could not go are kept"
+    kept.deletes(allowed=False)
+    refused(says, queue.delete)
+    assert partq.list_queues(store=kept.url) == ()
+    kept.deletes(allowed=True)
+    assert queue.delete().objects > 0, "it is finished"
+    assert list(kept.owner.list("")) == []
+
+
+@NEEDS_POLICIES
+def test_an_object_lock_that_refuses_deletions_is_named_and_nothing_is_half_done(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This server's stands against every new version too. AWS' keeps the old ones, of which `queue create` warns."""
+    set_variables(monkeypatch, s3_server.variables())
+    kept = Kept("object-lock")
+    queue = kept.create()
+    kept.publish("a", "b")
+    assert kept.consumed() == [b"a", b"b"]
+    kept.deletes(allowed=False)
+    refused("protected by object lock", lambda: kept.create("more"), lambda: kept.publish("c"), queue.delete)
+    refused("protected by object lock", lambda: queue.trim({0: 1, 1: 1}), lambda: queue.collect(grace_s=0))
+    assert [summary.queue for summary in partq.list_queues(store=kept.url)] == ["orders"]
+    assert len(list(queue.browse())) == 2
+    kept.deletes(allowed=True)
+    kept.publish("d")
+    assert kept.consumed() == [b"d"]
     queue.delete()
-    assert partq.list_queues(store=queue.store) == ()
+    assert list(kept.owner.list("")) == []
