@@ -145,7 +145,7 @@ _DEEDS: Final = (  # what is done, where it is, and its minutes
     ("workers", "drivers:workers", "publishing and reading with two of Spark's settings for Python workers", 15),
     ("compaction", "log:compaction", "reading 10,000 small publishes before and after compaction", 2),
     ("head", "log:head", "size of a queue's head over 100,000 publishes to 64 partitions", 4),
-    ("publishers", "log:publishers", "eight processes publish to one queue, on file: and on Azurite", 2),
+    ("publishers", "log:publishers", "1, 4 and 8 processes publish to one queue, on file:, Azurite, S3", 6),
     ("decide", "flow:decide", "deciding who has what, for 1,000 flows and 10,000 partitions", 1),
     ("flow", "flow:flow", "a flow's heartbeat, and its way from bind to its first partitions", 1),
     ("groups", "groups:measure", "processor time and memory of one coordinator for 200 groups of 50 flows", 6),
