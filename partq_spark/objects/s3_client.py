@@ -13,13 +13,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, MetadataRetrievalError
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.httpsession import URLLib3Session
@@ -91,9 +91,9 @@ class S3Client:
         region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
         ca_bundle = variables.get("AWS_CA_BUNDLE") or variables.get("REQUESTS_CA_BUNDLE")
         keys = [variables.get(f"AWS_{name}") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")]
-        self._credentials: Any = None
-        if keys[0] and keys[1] and (region or not self.is_aws):
-            self._credentials = Credentials(*keys, method="env")  # what the chain below would find, without its 0.3 s
+        if keys[0] and keys[1] and (region or not self.is_aws):  # what the chain below would find, without its 0.3 s
+            frozen = SimpleNamespace(access_key=keys[0], secret_key=keys[1], token=keys[2])
+            self._credentials: Any = SimpleNamespace(get_frozen_credentials=lambda: frozen)
         else:
             with self._finding():
                 from botocore.session import get_session

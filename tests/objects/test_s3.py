@@ -114,10 +114,10 @@ def test_an_upload_that_nobody_completes_is_aborted_or_swept(store: S3Store, s3_
     assert store.sweep_temporary(0) == 1
 
 
-def test_its_first_client_loads_no_models() -> None:
+def test_its_first_client_loads_no_models_and_no_chain_of_credentials() -> None:
     program = (
         "import sys; from partq_spark.objects import open_store; open_store('s3://queues');"
-        "sys.exit('botocore.session' in sys.modules or 'botocore.client' in sys.modules)"
+        "sys.exit(not {'botocore.session', 'botocore.client', 'botocore.credentials'}.isdisjoint(sys.modules))"
     )
     variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-north-1"}
     subprocess.run([sys.executable, "-c", program], env={**os.environ, **variables}, check=True)
