@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.cost import deeds, idle
-from tools.cost.document import COST, read_tables
+from tools.cost.document import COST, dollars_on_s3, read_tables
 from tools.cost.meter import Meter, counting_here, metered
 from tools.cost.prices import IDLE_GOAL, MILLION_GOAL, load_prices
 from tools.cost.requests import Counts, Kind, kind_of
@@ -29,55 +29,63 @@ def stated() -> dict[str, Counts]:
     return read_tables(COST.read_text(encoding="utf-8"))
 
 
+ON_AZURE = pytest.param("azurite", marks=pytest.mark.azurite)
+
+
+@pytest.fixture(params=[ON_AZURE, pytest.param("s3_server", marks=pytest.mark.s3)])
+def server(request: pytest.FixtureRequest) -> Azurite | S3Server:
+    found: Azurite | S3Server = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def here(azurite: Azurite) -> Iterator[Meter]:
-    with metered(azurite) as meter, counting_here(meter):
+def here(server: Azurite | S3Server) -> Iterator[Meter]:
+    with metered(server) as meter, counting_here(meter):
         yield meter
 
 
 @pytest.fixture
-def there(azurite: Azurite) -> Iterator[Meter]:
-    with metered(azurite) as meter:
+def there(server: Azurite | S3Server) -> Iterator[Meter]:
+    with metered(server) as meter:
         yield meter
 
 
-@pytest.mark.parametrize(
-    "server", [pytest.param("azurite", marks=pytest.mark.azurite), pytest.param("s3_server", marks=pytest.mark.s3)]
-)
 @pytest.mark.slow
 @pytest.mark.conformance("OBS-05")
 def test_what_a_program_does_asks_for_what_the_document_says(
-    server: str, request: pytest.FixtureRequest, stated: dict[str, Counts]
+    server: Azurite | S3Server, here: Meter, stated: dict[str, Counts]
 ) -> None:
-    service: Azurite | S3Server = request.getfixturevalue(server)
-    made = partial(deeds.made, service)
-    with metered(service) as here, counting_here(here):
-        assert deeds.publishing(here, made(), 10_000, 2) == stated[deeds.PUBLISH]
-        assert deeds.publishing(here, made(), 100, 2) == stated[deeds.PUBLISH]
-        assert deeds.publishing_from_spark(here, made()) == stated[deeds.PUBLISH_SPARK]
-        assert deeds.reading(here, made(), 1000, 3) == stated[deeds.READ]
-        alone = deeds.reading(here, made(), 1000, group=deeds.GROUP, ownership="none")
-        assert alone == stated[deeds.READ_ALONE]
-        assert deeds.checkpointing(here, made()) == stated[deeds.CHECKPOINT]
-        assert deeds.looking(here, made()) == stated[deeds.LOOK] == Counts(reads=1)
-        alone = deeds.looking(here, made(), group=deeds.GROUP, ownership="none")
+    made = partial(deeds.made, server)
+    assert deeds.publishing(here, made(), 10_000, 2) == stated[deeds.PUBLISH]
+    assert deeds.publishing(here, made(), 100, 2) == stated[deeds.PUBLISH]
+    assert deeds.publishing_from_spark(here, made()) == stated[deeds.PUBLISH_SPARK]
+    assert deeds.reading(here, made(), 1000, 3) == stated[deeds.READ]
+    alone = deeds.reading(here, made(), 1000, group=deeds.GROUP, ownership="none")
+    assert alone == stated[deeds.READ_ALONE]
+    assert deeds.checkpointing(here, made()) == stated[deeds.CHECKPOINT]
+    assert deeds.looking(here, made()) == stated[deeds.LOOK] == Counts(reads=1)
+    alone = deeds.looking(here, made(), group=deeds.GROUP, ownership="none")
     assert abs(alone.reads - 1) <= 0.1, "a look may be divided between two triggers"
     assert replace(alone, reads=0) == Counts()
 
 
-@pytest.mark.azurite
 @pytest.mark.redis
 @pytest.mark.slow
 @pytest.mark.conformance("OBS-05")
 def test_a_shared_flow_asks_for_what_the_document_says(
-    azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
+    server: Azurite | S3Server,
+    redis_server: RedisServer,
+    here: Meter,
+    there: Meter,
+    tmp_path: Path,
+    stated: dict[str, Counts],
 ) -> None:
-    url = deeds.made(azurite)
+    url = deeds.made(server)
     with deeds.coordinated(tmp_path, url, redis_server.url, there):
         # A session that is over because the machine is slow is claimed again, which is not what is counted here.
         found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership=redis_server.url, sessionTimeout="1h")
         assert found == stated[deeds.READ_REDIS]
-    url = deeds.made(azurite)
+    url = deeds.made(server)
     with deeds.coordinated(tmp_path, url, "store", there):
         found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership="store", sessionTimeout="1h")
         looks = found.reads - stated[deeds.READ_OBJECTS].reads  # at the group's state, of a batch that takes long
@@ -86,16 +94,28 @@ def test_a_shared_flow_asks_for_what_the_document_says(
         assert deeds.beating(here, url) == stated[deeds.BEAT]
 
 
-@pytest.mark.azurite
+@pytest.mark.parametrize(
+    "server", [ON_AZURE, pytest.param("s3_server", marks=[pytest.mark.s3, pytest.mark.nightly])], indirect=True
+)
 @pytest.mark.redis
 @pytest.mark.alone
 @pytest.mark.timeout(150)
 @pytest.mark.conformance("OBS-05")
 def test_a_month_of_nothing_asks_for_what_the_document_says(
-    azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
+    server: Azurite | S3Server,
+    redis_server: RedisServer,
+    here: Meter,
+    there: Meter,
+    tmp_path: Path,
+    stated: dict[str, Counts],
 ) -> None:
-    found = idle.idle(azurite, redis_server, here, there, tmp_path, MOST_S)
+    found = idle.idle(server, redis_server, here, there, tmp_path, MOST_S)
+    on_s3, prices = dollars_on_s3(COST.read_text(encoding="utf-8")), load_prices()
     for what, a_second in found.items():
+        if isinstance(server, S3Server):
+            some = prices.dollars(Counts(writes=3)) * idle.MONTH_S / MOST_S
+            assert prices.dollars(a_second.times(idle.MONTH_S)) == pytest.approx(on_s3[what], rel=0.2, abs=some)
+            continue
         for kind in Kind:
             seen = MOST_S * float(getattr(a_second, kind))
             expected = MOST_S * float(getattr(stated[what], kind)) / idle.MONTH_S
@@ -112,6 +132,9 @@ def test_every_request_has_a_class_of_azures_table_or_is_refused() -> None:
         ("PUT", "/account/container/blob?comp=blocklist", Kind.WRITE),
         ("HEAD", "/account/container/blob", Kind.OTHER),
         ("DELETE", "/account/container/blob", Kind.DELETE),
+        ("POST", "/bucket/key?uploads=", Kind.WRITE),
+        ("GET", "/bucket?list-type=2&prefix=a", Kind.LIST),
+        ("GET", "/bucket?uploads=&prefix=a", Kind.LIST),
     ):
         assert kind_of(method, path) is kind
     with pytest.raises(ValueError, match=r"PUT /a/c/b\?comp=lease has no class yet"):
@@ -127,6 +150,9 @@ def test_the_documents_dollars_are_the_tables(stated: dict[str, Counts]) -> None
     text = COST.read_text(encoding="utf-8")
     for name in (idle.NO_GROUP, idle.ALONE, idle.REDIS):
         (line,) = [row for row in text.splitlines() if row.startswith(f"| {name} |")]
-        assert float(line.split("|")[-2]) == pytest.approx(prices.dollars(stated[name]), abs=0.01)
+        assert float(line.split("|")[-3]) == pytest.approx(prices.dollars(stated[name]), abs=0.01)
         assert prices.dollars(stated[name]) <= IDLE_GOAL
     assert prices.dollars(stated["10,000 a batch: together"]) <= MILLION_GOAL
+    on_s3 = dollars_on_s3(text)
+    assert max(on_s3[name] for name in (idle.NO_GROUP, idle.ALONE, idle.REDIS)) <= IDLE_GOAL
+    assert on_s3["10,000 a batch: together"] <= MILLION_GOAL

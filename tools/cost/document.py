@@ -9,7 +9,7 @@ from typing import Final
 
 from tools import ROOT
 from tools.cost.prices import Prices
-from tools.cost.requests import Counted, Counts, Kind
+from tools.cost.requests import ON_S3, Counted, Counts, Kind
 from tools.report import Outcome, markdown_table
 
 COST: Final = ROOT / "docs/cost.md"
@@ -18,7 +18,7 @@ _PLACE: Final = re.compile(r"^\{\{([a-z]+)\}\}$", re.MULTILINE)
 _LAST: Final = {"each": "$ for 10,000", "million": "$", "month": "$ a month"}
 _FIRST: Final = {"each": "what", "million": "a million messages", "month": "by the month (730 h)"}
 _SHOWN: Final = (Kind.WRITE, Kind.LIST, Kind.READ)
-_ROW: Final = re.compile(r"^\| ([^|]+) \| ([\d.,]+) \| ([\d.,]+) \| ([\d.,]+) \| [\d.,]+ \|$", re.MULTILINE)
+_ROW: Final = re.compile(r"^\| ([^|]+)" + r" \| ([\d.,]+)" * (len(_SHOWN) + 2) + r" \|$", re.MULTILINE)
 
 
 def write_cost(outcome: Outcome, prices: Prices, target: Path = COST) -> None:
@@ -43,24 +43,33 @@ def text_of(outcome: Outcome, prices: Prices) -> str:
 
 def table(name: str, counted: Iterable[Counted], prices: Prices) -> str:
     """One of the tables. Raises `ValueError` for requests of a class that has no column."""
-    lines = [f"| {_FIRST[name]} | {' | '.join(_SHOWN)} | {_LAST[name]} |", "|---" * (len(_SHOWN) + 2) + "|"]
-    for line in counted:
+    found = list(counted)
+    head = (_FIRST[name], *_SHOWN, _LAST[name], "on S3")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    factor = 10_000 if name == "each" else 1
+    on_s3 = {line.what: factor * prices.dollars(line.counts) for line in found if line.table == name + ON_S3}
+    for line in found:
         if line.table != name:
             continue
         if any(getattr(line.counts, kind) for kind in Kind if kind not in _SHOWN):
             raise ValueError(f"{line.what} makes requests of a class that the table does not show: {line.counts}")
-        dollars = prices.dollars(line.counts) * (10_000 if name == "each" else 1)
-        cells = (f"{getattr(line.counts, kind):,.0f}" for kind in _SHOWN)
-        lines.append(f"| {line.what} | {' | '.join(cells)} | {_dollars(dollars)} |")
+        cells = [f"{getattr(line.counts, kind):,.0f}" for kind in _SHOWN]
+        cells += [_dollars(each) for each in (factor * prices.dollars(line.counts), on_s3[line.what])]
+        lines.append(f"| {line.what} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def read_tables(text: str) -> dict[str, Counts]:
     """What the document says that each thing asks for, by the words in its first column."""
     return {
-        row[0]: Counts(**{kind: float(cell.replace(",", "")) for kind, cell in zip(_SHOWN, row[1:], strict=True)})
+        row[0]: Counts(**{kind: float(cell.replace(",", "")) for kind, cell in zip(_SHOWN, row[1:-2], strict=True)})
         for row in _ROW.findall(text)
     }
+
+
+def dollars_on_s3(text: str) -> dict[str, float]:
+    """What the document says that each thing costs on S3."""
+    return {row[0]: float(row[-1].replace(",", "")) for row in _ROW.findall(text)}
 
 
 def _prices(prices: Prices) -> str:

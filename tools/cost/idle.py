@@ -16,7 +16,7 @@ from partq_spark.group.ownership.encoding import BEATS_IN
 from tools.cost import deeds
 from tools.cost.meter import Meter
 from tools.cost.requests import Counts
-from tools.servers import Azurite, RedisServer
+from tools.servers import Azurite, RedisServer, S3Server
 
 MONTH_S: Final = 730 * 3600.0
 WARM_S: Final = 12.0
@@ -45,11 +45,11 @@ class _Idle:
 
 
 def idle(
-    azurite: Azurite, redis: RedisServer, here: Meter, there: Meter, work: Path, for_s: float
+    server: Azurite | S3Server, redis: RedisServer, here: Meter, there: Meter, work: Path, for_s: float
 ) -> dict[str, Counts]:
     """Each by its name, in requests of one second. `here` counts this process, `there` the coordinators."""
     names = (NO_GROUP, SELDOM, ALONE, REDIS, OBJECTS, LEADER_OBJECTS)
-    urls = {name: deeds.made(azurite) for name in names}
+    urls = {name: deeds.made(server) for name in names}
     group = {"group": deeds.GROUP}
     queries = (
         _Idle(url=urls[NO_GROUP], options={}),

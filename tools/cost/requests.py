@@ -13,8 +13,11 @@ from dataclasses import astuple, dataclass
 from enum import StrEnum
 from itertools import starmap
 from operator import add
-from typing import Self
+from typing import Final, Self
 from urllib.parse import parse_qs, urlsplit
+
+ON_S3: Final = " on S3"
+"""Behind a table's name: the same table, counted there."""
 
 
 class Kind(StrEnum):
@@ -57,7 +60,7 @@ def least(found: Iterable[Counts]) -> Counts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
     """A line of a table: what was done, in words, how often, and what it asked for. `table` is `each`, `million` or
-    `month`.
+    `month`, perhaps with `ON_S3`.
     """
 
     table: str
@@ -67,16 +70,16 @@ class Counted:
 
 def kind_of(method: str, path: str) -> Kind:
     """The class of a request. Raises `ValueError` for one that partq has never made."""
-    given = parse_qs(urlsplit(path).query)
+    given = parse_qs(urlsplit(path).query, keep_blank_values=True)
     comp, restype = given.get("comp", [""])[0], given.get("restype", [""])[0]
     match method, restype, comp:
         case ("GET", "container", "list") | ("PUT", "container", ""):
             return Kind.LIST
-        case ("GET", "", "") if "list-type" in given:
+        case ("GET", "", "") if "list-type" in given or "uploads" in given:
             return Kind.LIST
         case ("GET", "", ""):
             return Kind.READ
-        case ("PUT", "", "" | "block" | "blocklist"):
+        case ("PUT" | "POST", "", "" | "block" | "blocklist"):
             return Kind.WRITE
         case ("DELETE", _, ""):
             return Kind.DELETE
