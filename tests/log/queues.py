@@ -30,7 +30,7 @@ from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.objects.api import Document, ObjectStore
-from partq_spark.objects.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.way import Hook, Hooked
 
 Row = tuple[str | None, bytes]

@@ -23,9 +23,9 @@ from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import KEY_TYPES
 from partq_spark.log.schema.versions import columns_of, schema_of
 from partq_spark.log.staged import Staged
-from partq_spark.objects.memory import MemoryStore
 from tests.log import typed
 from tests.log.schema.shapes import batches, same, schemas, types
+from tests.support.memory_store import MemoryStore
 from tests.support.properties import examples
 
 NUMBER = pa.field("row number", pa.int32(), nullable=False)  # no drawn name is as long

@@ -1,5 +1,5 @@
 """Who has what in a group that several share, and who lives, kept in the group's documents: the state, a heartbeat per
-flow, a lease, and the ownership records of seed 004. One implementation for Redis, objects and memory, and how a
+flow, a lease, and the ownership records of seed 004. One implementation for Redis and objects, and how a
 program opens it. Importing this package imports neither Redis' client nor any SDK.
 
 Every change is conditional and nothing is retried inside, beyond reading again what changed meanwhile. An answer that

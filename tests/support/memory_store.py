@@ -1,7 +1,7 @@
 """The object store in this process's memory: the whole contract, but nothing durable and nothing shared.
 
 For simulations and fast tests. Deterministic: time and randomness are handed in, and nothing else is asked for
-either, so that a seed repeats a run. It is no user's store; `open_store` does not offer it.
+either, so that a seed repeats a run.
 """
 
 from __future__ import annotations
