@@ -20,8 +20,8 @@ import click
 from click.core import ParameterSource
 
 from partq_spark import client
+from partq_spark.base.effects import LONGEST_WAIT_S, RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid, WrongUse
-from partq_spark.base.retry import LONGEST_WAIT_S, RETRY_TIMEOUT_S
 from partq_spark.base.words import printable_lines
 from partq_spark.cli import output
 

@@ -13,7 +13,7 @@ import click
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
-from partq_spark.base.timestamps import parse_rfc3339
+from partq_spark.base.words import parse_rfc3339
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     OWNERSHIP,

@@ -138,7 +138,7 @@ def document(value: object) -> Any:
         case float():
             return round(value, 6)
         case datetime():
-            from partq_spark.base.timestamps import format_rfc3339, unix_us
+            from partq_spark.base.words import format_rfc3339, unix_us
 
             return format_rfc3339(unix_us(value))
         case Mapping():

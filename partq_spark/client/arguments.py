@@ -27,10 +27,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
+from partq_spark.base.effects import LONGEST_WAIT_S
 from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.json_documents import MOST
-from partq_spark.base.retry import LONGEST_WAIT_S
-from partq_spark.base.timestamps import parse_rfc3339, unix_us
+from partq_spark.base.words import parse_rfc3339, unix_us
 from partq_spark.log.connect import NamespaceAddress
 from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head

@@ -5,7 +5,7 @@ They are for callers that take arguments before they do anything with them. Noth
 
 from __future__ import annotations
 
-from partq_spark.base.timestamps import parse_rfc3339
+from partq_spark.base.words import parse_rfc3339
 from partq_spark.client.arguments import address, checked_file_kind, checked_publish_id, ownership_url
 from partq_spark.client.schemas import checked_ddl
 from partq_spark.group.documents.urls import canonical_ownership

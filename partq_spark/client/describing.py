@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
-from partq_spark.base.timestamps import as_datetime
+from partq_spark.base.words import as_datetime
 from partq_spark.client import schemas
 from partq_spark.client.arguments import opened_ownership, ownership_for, ownership_url
 from partq_spark.client.schemas import SchemaDescription

@@ -17,8 +17,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from partq_spark.base.errors import BadRow, Invalid
-from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
+from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import checked, checked_publish_id
 from partq_spark.log import destinations, writers
 from partq_spark.log.connect import Namespace, NamespaceAddress, open_queue, shared_store

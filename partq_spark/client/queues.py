@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from partq_spark.base.retry import RETRY_TIMEOUT_S
+from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.client import altering, describing, schemas
 from partq_spark.client.arguments import address, checked
 from partq_spark.client.describing import DamagedQueue, QueueSummary

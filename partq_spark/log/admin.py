@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import RETRY_TIMEOUT_S, Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid
-from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import codec, names
 from partq_spark.log.destinations import checked_subscription
 from partq_spark.log.layouts import resized
@@ -22,7 +21,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.settings import QueueConfig, check_settings
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.register import Register
+from partq_spark.objects.retrying import Register
 
 
 def checked_partitions(value: object) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.base.errors import Corrupt, Invalid, PartqError
-from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import names
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog

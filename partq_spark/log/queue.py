@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from partq_spark.base.effects import Effects, store_effects
+from partq_spark.base.effects import RETRY_TIMEOUT_S, Backoff, Effects, Retry, store_effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
-from partq_spark.base.retry import RETRY_TIMEOUT_S, Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice
 from partq_spark.log.names import LOG_SIZES, LogSizes
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.register import Register
+from partq_spark.objects.retrying import Register
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ import msgspec
 import xxhash
 
 from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.base.words import format_rfc3339
 from partq_spark.log import names, tree
 from partq_spark.log.model import Entry, Head, WriterRecord
 from partq_spark.log.publish import (

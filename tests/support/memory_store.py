@@ -17,7 +17,7 @@ from itertools import groupby
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.names import (
+from partq_spark.objects.contents import (
     changed,
     check_content,
     check_folder_prefix,

@@ -13,7 +13,7 @@ from hashlib import md5
 from typing import Any, Final
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.objects.documents import decode_document
+from partq_spark.objects.contents import decode_document
 from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.s3 import MARK, S3Store
 from partq_spark.objects.s3_client import Answer, S3Client
