@@ -29,7 +29,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
-from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME
+from partq_spark.log.segment import HEADERS_NAME, TIMES_NAME
 
 MOST_SEARCHED: Final = 20_000
 """Messages in which one search looks for a key: the next one goes on from there."""

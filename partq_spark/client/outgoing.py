@@ -20,18 +20,17 @@ from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log import destinations, fanout
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
-from partq_spark.log.destinations import FanPlan
+from partq_spark.log.destinations import FanPlan, StagedSegment
+from partq_spark.log.fanout import MOST_CHANGES
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import MOST_CHANGES
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
-from partq_spark.log.staged import Staged
+from partq_spark.log.segment import HEADERS, HEADERS_NAME, segment_schema
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
@@ -261,7 +260,7 @@ def publish_together(
     columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
     batch = _batch(messages, columns)
 
-    def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[Staged]:
+    def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[StagedSegment]:
         given = None if columns is None else schema_of(columns)
         headers = HEADERS_NAME in batch.schema.names
         with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers=headers, given=given) as fan:
@@ -276,14 +275,15 @@ def publish_together(
         return [NOWHERE] * len(messages)
     changes = 0
     while True:
-        ((stage, segment, _),) = staged(destinations.plan_queue(queue))
+        (segment,) = staged(destinations.plan_queue(queue))
         try:
-            done = publish(queue, stage, [segment], identity)
+            done = publish(queue, [segment], identity)
         except Outdated:  # the partition count has changed meanwhile: they are still in memory
             changes += 1
             if changes > MOST_CHANGES:
                 raise
         else:
+            stage = segment.stage
             return _places(done, keys_of(batch, stage.columns), stage.partitions, f"{seed}/0/0")
 
 

@@ -22,7 +22,7 @@ from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import checked, checked_publish_id
 from partq_spark.log import destinations, writers
 from partq_spark.log.connect import Namespace, NamespaceAddress, open_queue, shared_store
-from partq_spark.log.destinations import FanPlan, checked_topic
+from partq_spark.log.destinations import FanPlan, Stage, checked_topic
 from partq_spark.log.fanout import Fan, QueueOutcome, publish_all
 from partq_spark.log.names import checked_name, new_id
 from partq_spark.log.publish import PublishIdentity, PublishResult
@@ -30,9 +30,8 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
+from partq_spark.log.segment import HEADERS, HEADERS_NAME
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +128,7 @@ class Publication:
     @property
     def max_message_bytes(self) -> int:
         """The least limit of the queues that get the messages: key, value and headers of one."""
-        limits = [each.stage.max_message_bytes for each in self._plan.destinations]
+        limits = [each.max_message_bytes for each in self._plan.destinations]
         return min(limits, default=QueueConfig().max_message_bytes)
 
     @property
@@ -214,7 +213,7 @@ class Publication:
             raise
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Stage a batch that has the columns of a segment already (`log.segment_columns`)."""
+        """Stage a batch that has the columns of a segment already (`log.segment`)."""
         fan = self._begin(headers=HEADERS_NAME in batch.schema.names)
         self._staged_batches += 1
         fan.add(self._alike(batch))
@@ -260,7 +259,7 @@ class Publication:
     @property
     def _stage(self) -> Stage | None:
         """Of a queue that gets the messages; all of them have the same columns, or nothing is published."""
-        return self._plan.destinations[0].stage if self._plan.destinations else None
+        return self._plan.destinations[0] if self._plan.destinations else None
 
     @property
     def _columns(self) -> Columns | None:
@@ -287,7 +286,7 @@ class Publication:
         identity = PublishIdentity.of_publish_id(self._publish_id)
         known = []
         for destination in self._plan.destinations:
-            queue = self._queues[destination.stage.queue]
+            queue = self._queues[destination.queue]
             earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
             if earlier is not None:
                 done = PublishResult(sequence=earlier.sequence, time_us=earlier.time_us, duplicate=True)

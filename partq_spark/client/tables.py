@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from partq_spark.base.errors import BadRow, Invalid
+from partq_spark.log.destinations import Stage
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import as_form, pieces
 from partq_spark.log.schema.types import filled, normal, without_not_null
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
-from partq_spark.log.staged import Stage
+from partq_spark.log.segment import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 

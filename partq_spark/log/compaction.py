@@ -28,8 +28,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
-from partq_spark.log.segment import SegmentWriter
-from partq_spark.log.segment_columns import TIMES_NAME, segment_schema
+from partq_spark.log.segment import TIMES_NAME, SegmentWriter, segment_schema
 
 T = TypeVar("T")
 

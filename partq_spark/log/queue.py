@@ -258,16 +258,17 @@ class QueueLog:
         self, entry: Entry, piece: Slice, *, only: Collection[str] | None = None, thoroughly: bool = False
     ) -> pa.RecordBatch:
         """The messages of a slice, with the columns that its segment has, as `segment.read_slice`."""
-        from partq_spark.log.segment import read_slice  # Arrow, which few looks at a queue need
-        from partq_spark.log.segment_columns import schema_of_entry
+        from partq_spark.log.segment import (
+            read_slice,  # Arrow, which few looks at a queue need
+            schema_of_entry,
+        )
 
         name, schema = self.segment_folder + entry.segments[piece.segment], schema_of_entry(entry, self.head.columns)
         return read_slice(self.store, name, piece, schema, only=only, thoroughly=thoroughly)
 
     def times_us(self, entry: Entry, piece: Slice) -> list[int]:
         """When the messages of a slice of a compacted entry were published. Raises `ObjectMissing`, `Corrupt`."""
-        from partq_spark.log.segment import times_us
-        from partq_spark.log.segment_columns import TIMES_NAME
+        from partq_spark.log.segment import TIMES_NAME, times_us
 
         return times_us(self.read_slice(entry, piece, only=(TIMES_NAME,)).column(TIMES_NAME))
 

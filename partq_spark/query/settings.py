@@ -93,7 +93,7 @@ SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
     "redelivered": ("boolean",),
     "headers": (HEADERS_TYPE,),
 }
-# What they are called in segments (`log.segment_columns`); the others are made where messages are read.
+# What they are called in segments (`log.segment`); the others are made where messages are read.
 STORED: Mapping[str, str] = {"key": "key", "value": "value", "headers": "_headers", "timestamp": "_timestamp"}
 
 # The columns of a source that a sink ignores, so that a plain copy from queue to queue works.

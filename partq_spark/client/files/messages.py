@@ -42,12 +42,12 @@ from partq_spark.client.files.readers import (
 )
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.client.tables import messages_taking, rows_taking, text_keys
+from partq_spark.log.destinations import Stage
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS_NAME, segment_schema
-from partq_spark.log.staged import Stage
+from partq_spark.log.segment import HEADERS_NAME, segment_schema
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
