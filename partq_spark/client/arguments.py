@@ -31,10 +31,10 @@ from partq_spark.base.effects import LONGEST_WAIT_S
 from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.json_documents import MOST
 from partq_spark.base.words import parse_rfc3339, unix_us
-from partq_spark.log.connect import NamespaceAddress
 from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
+from partq_spark.log.queue import NamespaceAddress
 from partq_spark.log.settings import Setting
 from partq_spark.objects.urls import canonical_url, default_store
 

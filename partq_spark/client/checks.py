@@ -10,9 +10,9 @@ from partq_spark.client.arguments import address, checked_file_kind, checked_pub
 from partq_spark.client.schemas import checked_ddl
 from partq_spark.group.documents.urls import canonical_ownership
 from partq_spark.log.admin import checked_partitions
-from partq_spark.log.connect import NamespaceAddress
 from partq_spark.log.destinations import checked_subscription, checked_topic
 from partq_spark.log.names import checked_name
+from partq_spark.log.queue import NamespaceAddress
 from partq_spark.objects.urls import canonical_url
 
 __all__ = [

@@ -22,7 +22,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import checked
 from partq_spark.client.batches import Batch, fate_of
 from partq_spark.client.taking import Ask, Taking
-from partq_spark.log.connect import QueueAddress, open_queue
+from partq_spark.log.queue import QueueAddress, open_queue
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 
 

@@ -17,7 +17,7 @@ from partq_spark.client.arguments import time_us
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import admin, housekeeping, writers
-from partq_spark.log.connect import Namespace
+from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import checked_topic, matches
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PUBLISH_ID, TRANSACTION

@@ -19,14 +19,14 @@ from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log import destinations, fanout
-from partq_spark.log.connect import NamespaceAddress, shared_namespace
+from partq_spark.log.admin import shared_namespace
 from partq_spark.log.destinations import FanPlan, StagedSegment
 from partq_spark.log.fanout import MOST_CHANGES
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, publish
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import NamespaceAddress, QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of

@@ -21,12 +21,12 @@ from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import checked, checked_publish_id
 from partq_spark.log import destinations, writers
-from partq_spark.log.connect import Namespace, NamespaceAddress, open_queue, shared_store
+from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import FanPlan, Stage, checked_topic
 from partq_spark.log.fanout import Fan, QueueOutcome, publish_all
 from partq_spark.log.names import checked_name, new_id
 from partq_spark.log.publish import PublishIdentity, PublishResult
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import NamespaceAddress, QueueLog, open_queue, shared_store
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of

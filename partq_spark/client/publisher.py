@@ -24,8 +24,8 @@ from partq_spark.client.arguments import argument, check_number, checked, checke
 from partq_spark.client.message_spans import SendSpans
 from partq_spark.client.outgoing import Outgoing, Published, Taken, TakenRows, publish_together, take_value
 from partq_spark.client.publication import Publication, PublishReport
-from partq_spark.log.connect import NamespaceAddress, open_queue
 from partq_spark.log.destinations import checked_topic
+from partq_spark.log.queue import NamespaceAddress, open_queue
 
 MOST_BATCH_BYTES: Final = 64 * 1024 * 1024
 EXIT_WAIT_S: Final = 30.0

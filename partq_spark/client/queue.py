@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.client.arguments import address, checked, ownership_url, place
-from partq_spark.log.connect import open_queue
 from partq_spark.log.names import checked_name
+from partq_spark.log.queue import open_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa

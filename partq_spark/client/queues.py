@@ -13,7 +13,8 @@ from partq_spark.client.arguments import address, checked
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.maintaining import attracting
 from partq_spark.client.queue import Queue
-from partq_spark.log.connect import Namespace, shared_store
+from partq_spark.log.admin import Namespace
+from partq_spark.log.queue import shared_store
 from partq_spark.log.settings import QueueConfig
 
 if TYPE_CHECKING:  # both need Arrow, which most commands do not

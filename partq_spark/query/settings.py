@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.connect import QueueAddress
+from partq_spark.log.queue import QueueAddress
 
 QueueEdge = Literal["earliest", "latest"]
 

@@ -18,11 +18,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations, fanout
-from partq_spark.log.connect import open_queue, shared_namespace, shared_store
+from partq_spark.log.admin import shared_namespace
 from partq_spark.log.destinations import FanPlan, StagedSegment
 from partq_spark.log.fanout import Unattracted
 from partq_spark.log.publish import PublishIdentity
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog, open_queue, shared_store
 from partq_spark.spark.columns import TOPIC, TYPED_TOPIC, sink_columns
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import SinkOptions

@@ -88,7 +88,7 @@ def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, mon
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("first\nsecond")
 
-    monkeypatch.setattr("partq_spark.log.connect.Namespace.queues", broken)
+    monkeypatch.setattr("partq_spark.log.admin.Namespace.queues", broken)
     assert partq.error("queue", "list") == "RuntimeError: first second (PARTQ_DEBUG=1 shows where)"
     traced = partq("queue", "list", code=1, PARTQ_DEBUG="1").stderr
     assert "Traceback" in traced
@@ -176,7 +176,7 @@ def test_files_and_traces(orders: Partq, tmp_path: Path, monkeypatch: pytest.Mon
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("partq_spark.log.connect.Namespace.queues", broken)
+    monkeypatch.setattr("partq_spark.log.admin.Namespace.queues", broken)
     failed = orders("queue", "list", code=1, PARTQ_DEBUG="1")
     assert "Traceback" in failed.stderr
     assert _harmless(failed.stderr)

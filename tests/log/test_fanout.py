@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import destinations, fanout, writers
-from partq_spark.log.admin import alter_queue, delete_queue, subscribe, unsubscribe
-from partq_spark.log.connect import Namespace
+from partq_spark.log.admin import Namespace, alter_queue, delete_queue, subscribe, unsubscribe
 from partq_spark.log.destinations import FanPlan, StagedSegment, matches
 from partq_spark.log.fanout import Fan, QueueOutcome, Unattracted
 from partq_spark.log.publish import Full, Outdated, PublishIdentity

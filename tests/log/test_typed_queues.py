@@ -21,9 +21,8 @@ from msgspec import structs
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
-from partq_spark.log.admin import alter_queue, create_queue, delete_queue, remove_remains, subscribe
+from partq_spark.log.admin import Namespace, alter_queue, create_queue, delete_queue, remove_remains, subscribe
 from partq_spark.log.compaction import compact
-from partq_spark.log.connect import Namespace
 from partq_spark.log.destinations import plan_topic, stage_of
 from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.groups import create_group
@@ -302,7 +301,7 @@ STAGES = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from partq_spark.log.connect import shared_store
+from partq_spark.log.queue import shared_store
 from partq_spark.log.destinations import plan_queue
 from partq_spark.log.fanout import Fan
 from partq_spark.log.queue import QueueLog
