@@ -170,13 +170,20 @@ class Backoff:
         self.retry.failed(now_s - tried_s)
         pause_s = self.retry.pause_s(now_s, self._effects.uniform, conflict=isinstance(cause, Conflict))
         if pause_s is None:
-            raise cause
+            raise self._given_up(cause, now_s)
         self._effects.sleep(pause_s)
 
+    def _given_up(self, cause: Exception, _now_s: float) -> Exception:
+        """What is raised after the last try."""
+        return cause
+
     def call(self, operation: Callable[[], T]) -> T:
-        """What `operation` returns, called again while what it needs is unavailable."""
+        """What `operation` returns, called again while what it needs is unavailable. The time of a try that ran into a
+        time-out counts.
+        """
         while True:
+            began_s = self._effects.now_s()
             try:
                 return operation()
             except Unavailable as cause:
-                self.pause(cause)
+                self.pause(cause, tried_s=self._effects.now_s() - began_s)

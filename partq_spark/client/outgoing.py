@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyarrow import types as is_
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
@@ -23,7 +24,6 @@ from partq_spark.log.admin import shared_namespace
 from partq_spark.log.destinations import FanPlan, StagedSegment
 from partq_spark.log.fanout import MOST_CHANGES
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
-from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import NamespaceAddress, QueueLog
@@ -255,7 +255,7 @@ def publish_together(
     where: NamespaceAddress, queue: QueueLog, messages: Sequence[Outgoing], publish_id: str | None
 ) -> list[Published]:
     """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`."""
-    seed = publish_id or new_id()
+    seed = publish_id or new_token()
     identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
     columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
     batch = _batch(messages, columns)

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.base.words import as_datetime
@@ -24,7 +25,7 @@ from partq_spark.log import destinations, writers
 from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import FanPlan, Stage, checked_topic
 from partq_spark.log.fanout import Fan, QueueOutcome, publish_all
-from partq_spark.log.names import checked_name, new_id
+from partq_spark.log.names import checked_name
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import NamespaceAddress, QueueLog, open_queue, shared_store
 from partq_spark.log.schema.columns import Columns
@@ -245,7 +246,7 @@ class Publication:
             queue = next(iter(self._queues)) if self._topic is None else None
             with around(SEND_BATCH, SpanSubject(queue, self._where.namespace), messages=self._messages):
                 outcomes = publish_all(
-                    self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_id()}/0"
+                    self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_token()}/0"
                 )
         queues = tuple(_ended(each) for each in outcomes)
         return PublishReport(
@@ -274,7 +275,7 @@ class Publication:
             raise Invalid(f"nothing of this is published, make another publication: {self._refused}")
         if self._fan is None:
             given = None if self._columns is None else schema_of(self._columns)
-            seed = f"{self._publish_id or new_id()}/0/0"
+            seed = f"{self._publish_id or new_token()}/0/0"
             self._fan = self._exit.enter_context(Fan(self._store, self._plan, seed=seed, headers=headers, given=given))
             self._headers = headers
         return self._fan

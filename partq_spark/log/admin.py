@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from partq_spark.base.effects import RETRY_TIMEOUT_S, Effects
+from partq_spark.base.effects import RETRY_TIMEOUT_S, Effects, new_token
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
 from partq_spark.log import codec, names
 from partq_spark.log.destinations import checked_subscription
@@ -73,7 +73,7 @@ def create_queue(
         if not tried:
             store.probe()
         # An id for each attempt: one that lands late, after the queue was deleted, must not bring its id back.
-        made = replace(head, queue_id=names.new_id())
+        made = replace(head, queue_id=new_token())
         tried.add(made.queue_id)
         return made
 

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 from msgspec import structs
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, placed
@@ -266,7 +267,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
                 offset += made.rows
     return Entry(
         sequence=last.sequence,
-        token=names.new_id(),
+        token=new_token(),
         writer=None,
         batch=0,
         time_us=last.time_us,

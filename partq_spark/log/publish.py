@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
-from partq_spark.log import clocks, names, tree, writers
+from partq_spark.log import clocks, tree, writers
 from partq_spark.log.destinations import Stage, StagedSegment
 from partq_spark.log.model import Entry, Head, Resolution, Slice, WriterRecord
 from partq_spark.log.queue import QueueLog
@@ -93,7 +94,7 @@ def publish(
     newest = max((segment.stage for segment in segments), key=lambda stage: stage.sequence)
     if len({segment.headers for segment in segments}) > 1:
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
-    token = names.new_id()
+    token = new_token()
     rows = sum(segment.rows for segment in segments)
     backoff = queue.backoff()
     looked = False

@@ -22,64 +22,44 @@ W = TypeVar("W")
 _log = logging.getLogger("partq.objects")
 
 
-class OperationRetry:
-    """How long one operation of a store is tried again, with which pauses. Used for one operation, then thrown away.
-
-    Apart from `Backoff`: the time of a try that ran into a time-out counts, and the last error says for how long.
+class OperationRetry(Backoff):
+    """How long one operation of a store is tried again, with which pauses; the last error says for how long it was.
+    Used for one operation, then thrown away.
     """
 
     def __init__(self, url: str, timeout_s: float, effects: Effects) -> None:
+        super().__init__(Retry(first_s=0.05, most_s=5.0, timeout_s=timeout_s), effects)
         self._url = url
-        self._effects = effects
-        self._retry = Retry(first_s=0.05, most_s=5.0, timeout_s=timeout_s)
 
-    def succeeded(self) -> None:
-        """What comes next has the full time again."""
-        self._retry.succeeded()
+    def pause(self, cause: Exception, *, tried_s: float = 0.0) -> None:
+        if self.retry.failures == 0 and self.retry.timeout_s > 0:
+            _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, self.retry.timeout_s)
+        super().pause(cause, tried_s=tried_s)
 
-    def wait(self, cause: Unavailable, started_s: float) -> None:
-        """Pause before the next try, or raise `Unavailable` when the time is over.
-
-        `started_s` is when the failed try began, so that a try that itself ran into a time-out counts.
-        """
-        now_s = self._effects.now_s()
-        timeout_s = self._retry.timeout_s
-        self._retry.failed(started_s)
-        if self._retry.failures == 1 and timeout_s > 0:
-            _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, timeout_s)
-        pause_s = self._retry.pause_s(now_s, self._effects.uniform)
-        if pause_s is None:
-            tried_s = self._retry.tried_s(now_s)
-            error = Unavailable(
-                f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {timeout_s:g} s): {cause}"
-            )
-            error.tried_s = tried_s
-            raise error from cause
-        self._effects.sleep(pause_s)
-
-    def call(self, operation: Callable[[], T]) -> T:
-        """The operation's result, however often it takes within the time."""
-        while True:
-            started_s = self._effects.now_s()
-            try:
-                return operation()
-            except Unavailable as cause:
-                self.wait(cause, started_s)
+    def _given_up(self, cause: Exception, now_s: float) -> Exception:
+        tried_s, timeout_s = self.retry.tried_s(now_s), self.retry.timeout_s
+        error = Unavailable(
+            f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {timeout_s:g} s): {cause}"
+        )
+        error.tried_s, error.__cause__ = tried_s, cause
+        return error
 
     def create(self, operation: Callable[[], None]) -> None:
         """As `call`, for a creation: names are unique by contract, so what is there after a lost answer is our own."""
         unknown = False
-        while True:
-            started_s = self._effects.now_s()
+
+        def once() -> None:
+            nonlocal unknown
             try:
-                return operation()
+                operation()
             except Conflict:
-                if unknown:
-                    return None
-                raise
-            except Unavailable as cause:
+                if not unknown:
+                    raise
+            except Unavailable:
                 unknown = True
-                self.wait(cause, started_s)
+                raise
+
+        self.call(once)
 
 
 class Retrying:
@@ -127,7 +107,7 @@ class Retrying:
             return self._store.load(name, known=known)  # idle readers come here every few milliseconds
         except Unavailable as cause:
             retry = self._retry()
-            retry.wait(cause, started_s)
+            retry.pause(cause, tried_s=self._effects.now_s() - started_s)
             return retry.call(lambda: self._store.load(name, known=known))
 
     def delete(self, name: str) -> None:
@@ -175,13 +155,13 @@ class Retrying:
                     key = order(item)
                     if last is None or key > last:
                         last = key
-                        retry.succeeded()
+                        retry.retry.succeeded()
                         yield item
                         started_s = self._effects.now_s()  # what the caller did with the item is not waiting
                 return
             except Unavailable as cause:
                 items = None
-                retry.wait(cause, started_s)
+                retry.pause(cause, tried_s=self._effects.now_s() - started_s)
 
 
 # --- a document that is changed by compare-and-swap, and the version that was seen last -------------------------------
