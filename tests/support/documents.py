@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from partq_spark.group.documents import Announce, Audience, DocumentOperation, Reincarnated
-from partq_spark.group.documents.objects import ObjectDocuments
+from partq_spark.group.documents import Announce, Audience, DocumentOperation, ObjectDocuments, Reincarnated
 from partq_spark.group.model import GroupKey
 from tests.support.memory_store import MemoryStore
 

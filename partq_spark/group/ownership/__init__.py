@@ -31,6 +31,7 @@ from partq_spark.group.documents import (
     Documents,
     Listing,
     Load,
+    ObjectDocuments,
     Reincarnated,
     Remove,
     Swap,
@@ -279,8 +280,6 @@ def open_ownership(
     """
     parsed = parse_ownership(url)
     if parsed is None:
-        from partq_spark.group.documents.objects import ObjectDocuments
-
         if store is None:
             raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
         return Ownership(around(ObjectDocuments(store)))

@@ -13,7 +13,7 @@ import pytest
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.base.json_documents import checksum_of
-from partq_spark.group.documents.objects import ObjectDocuments
+from partq_spark.group.documents import ObjectDocuments
 from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects import Document
