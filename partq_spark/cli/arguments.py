@@ -47,12 +47,12 @@ class Checked(click.ParamType[T], Generic[T]):
 
 
 def checked_by(check: str, *given: Any) -> Callable[[str], Any]:
-    """A check of `partq_spark.client.checks` by its name, imported when it is needed."""
+    """A check of `partq_spark.client.arguments` by its name, imported when it is needed."""
 
     def run(text: str) -> Any:
-        from partq_spark.client import checks
+        from partq_spark.client import arguments
 
-        return getattr(checks, check)(*given, text)
+        return getattr(arguments, check)(*given, text)
 
     return run
 
@@ -184,10 +184,10 @@ def _placed(given: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
     """The arguments of a command's function: what was given, with the place that it wants in place of the options. What
     the environment says is checked, wanted or not.
     """
-    from partq_spark.client import checks
+    from partq_spark.client.arguments import address, ownership_url
 
-    where = checks.address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
-    checks.ownership_url(given["ownership"])
+    where = address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
+    ownership_url(given["ownership"])
     _show_warnings()
     if "queue" in wanted:
         given["queue"] = client.Queue(given.pop("name"), **asdict(where))

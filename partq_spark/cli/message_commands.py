@@ -28,7 +28,7 @@ from partq_spark.cli.output import Answer, ProgressBar, Table, TableColumn, View
 from partq_spark.client.arguments import STANDARD_INPUT
 
 if TYPE_CHECKING:
-    from partq_spark.client.checks import NamespaceAddress
+    from partq_spark.client.arguments import NamespaceAddress
 
 PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
 

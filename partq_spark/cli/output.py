@@ -127,13 +127,13 @@ def print_json(*documents: object) -> None:
 
 
 def document(value: object) -> Any:
-    """Any value of the client as JSON: a frozen dataclass becomes an object of its fields and properties, a point in
-    time RFC 3339, seconds a number with six digits.
+    """Any value of the client as JSON: a frozen dataclass or Struct becomes an object of its fields and properties, a
+    point in time RFC 3339, seconds a number with six digits.
     """
-    if is_dataclass(value):
-        own = [each.name for each in fields(value)]
-        own += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
-        return {name.rstrip("_"): document(getattr(value, name)) for name in own}
+    own = [each.name for each in fields(value)] if is_dataclass(value) else getattr(value, "__struct_fields__", ())
+    if own:
+        more = (name for name, found in vars(type(value)).items() if isinstance(found, property))
+        return {name.rstrip("_"): document(getattr(value, name)) for name in (*own, *more)}
     match value:
         case float():
             return round(value, 6)

@@ -18,7 +18,7 @@ from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, STORES, comma
 from partq_spark.cli.output import Answer
 
 if TYPE_CHECKING:
-    from partq_spark.client.checks import NamespaceAddress
+    from partq_spark.client.arguments import NamespaceAddress
 
 PORT = 8096
 

@@ -29,7 +29,7 @@ from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numb
 from partq_spark.client import words as sayings
 
 if TYPE_CHECKING:
-    from partq_spark.client.checks import NamespaceAddress
+    from partq_spark.client.arguments import NamespaceAddress
 
 COLUMNS = Checked[str]("ddl", checked_by("checked_ddl"))
 SUBSCRIPTION = Checked[str]("subscription", checked_by("checked_subscription"))
@@ -136,9 +136,7 @@ def describe(queue: client.Queue, count_bytes: bool) -> Iterator[Answer]:
 
 def _described(found: client.QueueDescription, count_bytes: bool) -> View:
     yield Facts(sayings.queue_in_words(found))
-    if found.schema is not None:
-        yield ""
-        yield _columns(found.schema)
+    yield from _columns(found)
     most = max(each.messages for each in found.partitions)
     columns = [*numbers("partition", "earliest", "next", "messages")]
     if count_bytes:
@@ -148,7 +146,10 @@ def _described(found: client.QueueDescription, count_bytes: bool) -> View:
     yield Table(values=found.partitions, columns=columns, noun="partition")
 
 
-def _columns(schema: client.SchemaDescription) -> Table:
+def _columns(found: client.QueueDescription) -> View:
+    schema = found.schema
+    if schema is None:
+        return
     columns = [
         TableColumn("column", lambda each: each.name, "*"),
         TableColumn("type", lambda each: each.type, "*"),
@@ -156,8 +157,9 @@ def _columns(schema: client.SchemaDescription) -> Table:
     ]
     if schema.version > 1:
         columns.append(TableColumn("since version", lambda each: each.since, ">"))
-        columns.append(TableColumn("before", lambda each: " → ".join(each.former)))
-    return Table(values=schema.columns, columns=columns, noun="column")
+        columns.append(TableColumn("before", lambda each: " → ".join(former.type for former in each.former)))
+    yield ""
+    yield Table(values=schema.columns, columns=columns, noun="column")
 
 
 # --- alter ------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,9 @@ from typing import Any, Final
 from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.client import describing, schemas
-from partq_spark.client.arguments import opened_ownership, ownership_url
+from partq_spark.client import describing
+from partq_spark.client.arguments import columns_from, opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
-from partq_spark.client.schemas import SchemaAlteration
 from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
@@ -42,6 +41,33 @@ class SettingChange:
     setting: str
     from_: float | int | str | None
     to: float | int | str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidenedColumn:
+    """A column that got a wider type; types in Spark's words."""
+
+    column: str
+    from_: str
+    to: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaChange:
+    """What came with a version of the columns: `added` ones as DDL, and those that were `widened`."""
+
+    version: int
+    added: tuple[str, ...]
+    widened: tuple[WidenedColumn, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaAlteration:
+    """How a queue's columns changed, or would: the DDL before and after, and what came with each new version."""
+
+    from_: str
+    to: str
+    changes: tuple[SchemaChange, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +201,7 @@ def alter(
     alters_columns = add_column is not None or widen is not None
     if partitions is None and not settings and not alters_columns and schema is None:
         raise Invalid("nothing to alter: give partitions, add_column, widen or at least one setting")
-    wanted = schemas.columns_from(schema, None)
+    wanted = columns_from(schema, None)
     sample: KeySample | None = None
     groups: tuple[GroupPlan, ...] | None = ()
     with opened_ownership(ownership_url(ownership), queue.store) as place:
@@ -199,7 +225,7 @@ def alter(
         groups = _known_plans(queue, after)
     changed = None
     if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
-        changed = schemas.alteration(before.columns, after.columns)
+        changed = _column_changes(before.columns, after.columns)
     return Alteration(
         queue=queue.name,
         dry_run=dry_run,
@@ -227,6 +253,24 @@ def announce(queue: QueueLog, ownership: Ownership) -> None:
     """Tell coordinators to look at the queue's head."""
     with suppress(Unavailable):  # they look by themselves, too
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
+
+
+def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:
+    """From one version of a queue's columns to a later one."""
+    added: dict[int, list[str]] = {}
+    widened: dict[int, list[WidenedColumn]] = {}
+    for column in after.columns:
+        first = type(column)(name=column.name, type=column.type_at(column.since), nullable=column.nullable)
+        added.setdefault(column.since, []).append(str(first))
+        types = list(column.types())
+        for former, wider in zip(column.former, types[1:], strict=True):
+            change = WidenedColumn(column=column.name, from_=former.type, to=wider)
+            widened.setdefault(former.until + 1, []).append(change)
+    changes = (
+        SchemaChange(version=version, added=tuple(added.get(version, ())), widened=tuple(widened.get(version, ())))
+        for version in range(before.version + 1, after.version + 1)
+    )
+    return SchemaAlteration(from_=before.ddl, to=after.ddl, changes=tuple(changes))
 
 
 # --- what a change of the partition count means ----------------------------------------------------------------------

@@ -31,7 +31,10 @@ from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.json_documents import MOST
 from partq_spark.base.retry import LONGEST_WAIT_S
 from partq_spark.base.timestamps import parse_rfc3339, unix_us
+from partq_spark.group.documents.urls import canonical_ownership, default_ownership
+from partq_spark.log.admin import checked_partitions
 from partq_spark.log.connect import NamespaceAddress
+from partq_spark.log.destinations import checked_subscription, checked_topic
 from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
@@ -40,8 +43,25 @@ from partq_spark.objects.urls import canonical_url, default_store
 
 if TYPE_CHECKING:
     from partq_spark.group.ownership import Ownership
+    from partq_spark.log.schema.columns import Columns
     from partq_spark.objects.api import ObjectStore
     from partq_spark.query.settings import Boundary
+
+__all__ = [  # with the checks of the rooms below, for those who take texts before they do anything with them
+    "NamespaceAddress",
+    "address",
+    "canonical_ownership",
+    "canonical_url",
+    "checked_ddl",
+    "checked_file_kind",
+    "checked_name",
+    "checked_partitions",
+    "checked_publish_id",
+    "checked_subscription",
+    "checked_topic",
+    "ownership_url",
+    "parse_rfc3339",
+]
 
 FileKind = Literal["csv", "json", "parquet"]
 _FILE_KINDS: Final[Mapping[str, FileKind]] = {
@@ -260,6 +280,43 @@ def checked_file_kind(path: str) -> tuple[FileKind, bool]:
     return kind, compressed
 
 
+def checked_ddl(text: str) -> str:
+    """Columns as DDL, as partq writes it. Raises `Invalid` with the place of what does not parse."""
+    from partq_spark.log.schema.ddl import ddl_of, parse_ddl
+
+    return ddl_of(parse_ddl(text))
+
+
+def columns_from(schema: Any, key: str | None) -> Columns | None:
+    """The columns of a queue as they are given: a DDL or the JSON of a `StructType` as text, a `StructType`, a
+    `pyarrow.Schema`; None for an untyped queue. Raises `WrongUse` by place or column.
+    """
+    if schema is None:
+        if key is not None:
+            raise WrongUse(
+                f"key={key!r} names a column, and there is no schema: give the schema too, or leave key out (a message "
+                "of an untyped queue has a key of its own)"
+            )
+        return None
+    from pyarrow import Schema
+
+    from partq_spark.log.schema import versions
+
+    if not isinstance(schema, str | Schema):  # a `StructType` is known by its `json`: pyspark is not imported
+        to_json = getattr(schema, "json", None)
+        text = to_json() if callable(to_json) else None
+        if not isinstance(text, str) or not text.startswith("{"):
+            raise WrongUse(
+                f"schema is of type {type(schema).__name__}: give a DDL such as 'id BIGINT NOT NULL, name STRING', a "
+                "StructType or a pyarrow.Schema"
+            )
+        schema = text
+    try:
+        return versions.columns_of(versions.schema_from(schema), key)
+    except Invalid as error:
+        raise WrongUse(str(error)) from error
+
+
 def time_us(time: datetime | str) -> int:
     """Unix time in microseconds. Raises `Invalid` for a text that is no RFC 3339, and a `datetime` without a zone."""
     return parse_rfc3339(time) if isinstance(time, str) else unix_us(time)
@@ -282,9 +339,7 @@ def place(given: str | datetime | Mapping[int, int]) -> Boundary:
 
 def ownership_url(given: str | None) -> str:
     """Where ownership is kept: as given, else as `$PARTQ_OWNERSHIP` says, else `none`. Raises `Invalid`."""
-    from partq_spark.group.documents import urls
-
-    return urls.default_ownership(os.environ) if given is None else urls.canonical_ownership(given)
+    return default_ownership(os.environ) if given is None else canonical_ownership(given)
 
 
 def ownership_for(head: Head, group: str, given: str | None, store_url: str) -> str:

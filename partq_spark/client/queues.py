@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client import altering, describing, messages, schemas
-from partq_spark.client.arguments import address, checked
+from partq_spark.client import altering, describing, messages
+from partq_spark.client.arguments import address, checked, columns_from
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.maintaining import attracting
 from partq_spark.client.messages import Found
@@ -66,7 +66,7 @@ def create_queue(
         retention_s=retention_s,
         quota_bytes=quota_bytes,
     )
-    columns = schemas.columns_from(schema, key)
+    columns = columns_from(schema, key)
     opened = queue._opened()  # noqa: SLF001 - its own package's
     altering.create(opened, partitions, config, columns=columns, exist_ok=exist_ok)
     return queue
