@@ -47,21 +47,8 @@ if TYPE_CHECKING:
     from partq_spark.objects.api import ObjectStore
     from partq_spark.query.settings import Boundary
 
-__all__ = [  # with the checks of the rooms below, for those who take texts before they do anything with them
-    "NamespaceAddress",
-    "address",
-    "canonical_ownership",
-    "canonical_url",
-    "checked_ddl",
-    "checked_file_kind",
-    "checked_name",
-    "checked_partitions",
-    "checked_publish_id",
-    "checked_subscription",
-    "checked_topic",
-    "ownership_url",
-    "parse_rfc3339",
-]
+# Those of the rooms below, for the command line, which knows the client alone.
+__all__ = ["NamespaceAddress", "checked_partitions", "checked_subscription", "checked_topic"]
 
 FileKind = Literal["csv", "json", "parquet"]
 _FILE_KINDS: Final[Mapping[str, FileKind]] = {

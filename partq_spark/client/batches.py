@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
+from partq_spark.base.tracing import (
+    ACKNOWLEDGE,
+    LOOKED_AT,
+    PROCESS_RECEIVED,
+    RECEIVE,
+    SpanSubject,
+    TraceContext,
+    Tracing,
+    chosen_links,
+    of_headers,
+)
 from partq_spark.client.arguments import checked
-from partq_spark.client.message_spans import BatchTrace
 from partq_spark.client.messages import Message, messages_of
 from partq_spark.log import tree
 from partq_spark.log.queue import QueueLog
@@ -71,6 +82,51 @@ def stream(
     """As a table of these columns; `below`: of each partition before which offset messages are marked."""
     batches = source_columns.batches(iter(found), queue=queue, wanted=wanted, redelivered_below=below)
     return pa.RecordBatchReader.from_batches(wanted.schema, batches)
+
+
+# --- in traces --------------------------------------------------------------------------------------------------------
+
+
+class BatchTrace(NamedTuple):
+    """Where a batch that was received stands in a trace. Its span links to messages of it."""
+
+    tracing: Tracing
+    where: SpanSubject
+    messages: int
+    received: TraceContext
+    links: tuple[TraceContext, ...]
+
+    @classmethod
+    def begun(cls, tracing: Tracing, where: SpanSubject, pieces: Sequence[Piece], since_ns: int) -> BatchTrace:
+        """A batch is given out, which was looked for since then (Unix)."""
+        messages = sum(piece.batch.num_rows for piece in pieces)
+        links = chosen_links(_contexts(pieces))
+        span = tracing.begin(RECEIVE, where, messages=messages, links=links, at_ns=since_ns)
+        span.end()
+        return cls(tracing, where, messages, span.context, links)
+
+    def processing(self) -> AbstractContextManager[None]:
+        """Around what is done with it."""
+        span = self.tracing.begin(
+            PROCESS_RECEIVED, self.where, messages=self.messages, links=self.links, parent=self.received
+        )
+        return span.around()
+
+    def acknowledging(self) -> AbstractContextManager[None]:
+        """Around its acknowledgement, or that of a part of it."""
+        return self.tracing.begin(ACKNOWLEDGE, self.where, parent=self.received).around()
+
+
+def _contexts(pieces: Sequence[Piece]) -> Iterator[TraceContext | None]:
+    """Of the first messages of a batch, as far as their headers were read."""
+    left = LOOKED_AT
+    for piece in pieces:
+        headers = piece.headers
+        if headers is not None:
+            for row in headers.slice(0, left).to_pylist():
+                pairs = [(each["key"], each["value"]) for each in row or () if each is not None]
+                yield of_headers(pairs)
+        left -= min(left, piece.batch.num_rows)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

@@ -110,8 +110,8 @@ class QueueDescription:
     `oldest` is when the oldest message was published, `oldest_age_s` how long ago that is. `held_back` is what groups
     have not acknowledged, most messages first; None where that was not looked for, as `oldest` then. `schema` are the
     columns of a typed queue (`ddl`, `key`, `version`, and of each its `name`, `type`, `nullable`, the version `since`
-    which it is there, and `former` types), None of another. `layouts` are the partition counts of which messages are still there, the
-    present one last. `problems`: what of the log cannot be read.
+    which it is there, and `former` types), None of another. `layouts` are the partition counts of which messages are
+    still there, the present one last. `problems`: what of the log cannot be read.
     """
 
     namespace: str
