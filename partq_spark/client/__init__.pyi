@@ -17,10 +17,9 @@ from partq_spark.client.altering import Drain as Drain
 from partq_spark.client.altering import GroupPlan as GroupPlan
 from partq_spark.client.altering import KeySample as KeySample
 from partq_spark.client.altering import SchemaAlteration as SchemaAlteration
-from partq_spark.client.altering import SchemaChange as SchemaChange
 from partq_spark.client.altering import SettingChange as SettingChange
 from partq_spark.client.altering import WidenedColumn as WidenedColumn
-from partq_spark.client.batches import Batch as Batch
+from partq_spark.client.consumer import Batch as Batch
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue
 from partq_spark.client.describing import LogDescription as LogDescription
@@ -39,7 +38,6 @@ from partq_spark.client.groups import RewindUnfinished as RewindUnfinished
 from partq_spark.client.maintaining import Collection as Collection
 from partq_spark.client.maintaining import Compaction as Compaction
 from partq_spark.client.maintaining import Deleted as Deleted
-from partq_spark.client.maintaining import KeptOffsets as KeptOffsets
 from partq_spark.client.maintaining import Resolved as Resolved
 from partq_spark.client.maintaining import SubscriptionChange as SubscriptionChange
 from partq_spark.client.maintaining import Trimmed as Trimmed

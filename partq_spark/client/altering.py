@@ -53,21 +53,13 @@ class WidenedColumn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaChange:
-    """What came with a version of the columns: `added` ones as DDL, and those that were `widened`."""
-
-    version: int
-    added: tuple[str, ...]
-    widened: tuple[WidenedColumn, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaAlteration:
-    """How a queue's columns changed, or would: the DDL before and after, and what came with each new version."""
+    """How a queue's columns changed, or would: the DDL before and after, which were `added`, as DDL, and `widened`."""
 
     from_: str
     to: str
-    changes: tuple[SchemaChange, ...]
+    added: tuple[str, ...]
+    widened: tuple[WidenedColumn, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,20 +249,17 @@ def announce(queue: QueueLog, ownership: Ownership) -> None:
 
 def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:
     """From one version of a queue's columns to a later one."""
-    added: dict[int, list[str]] = {}
-    widened: dict[int, list[WidenedColumn]] = {}
-    for column in after.columns:
-        first = type(column)(name=column.name, type=column.type_at(column.since), nullable=column.nullable)
-        added.setdefault(column.since, []).append(str(first))
-        types = list(column.types())
-        for former, wider in zip(column.former, types[1:], strict=True):
-            change = WidenedColumn(column=column.name, from_=former.type, to=wider)
-            widened.setdefault(former.until + 1, []).append(change)
-    changes = (
-        SchemaChange(version=version, added=tuple(added.get(version, ())), widened=tuple(widened.get(version, ())))
-        for version in range(before.version + 1, after.version + 1)
+    widened = (
+        WidenedColumn(column=column.name, from_=column.type_at(before.version), to=column.type)
+        for column in after.columns
+        if column.since <= before.version and column.type_at(before.version) != column.type
     )
-    return SchemaAlteration(from_=before.ddl, to=after.ddl, changes=tuple(changes))
+    return SchemaAlteration(
+        from_=before.ddl,
+        to=after.ddl,
+        added=tuple(str(column) for column in after.columns if column.since > before.version),
+        widened=tuple(widened),
+    )
 
 
 # --- what a change of the partition count means ----------------------------------------------------------------------

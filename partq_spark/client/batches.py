@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import (
     ACKNOWLEDGE,
     LOOKED_AT,
@@ -30,8 +29,6 @@ from partq_spark.base.tracing import (
     chosen_links,
     of_headers,
 )
-from partq_spark.client.arguments import checked
-from partq_spark.client.messages import Message, messages_of
 from partq_spark.log import tree
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
@@ -41,7 +38,7 @@ from partq_spark.query import columns as source_columns
 from partq_spark.query import planning
 from partq_spark.query.acknowledgements import RoundPosition
 from partq_spark.query.columns import WantedColumns, default_columns, named_columns
-from partq_spark.query.settings import STORED, Boundary
+from partq_spark.query.settings import Boundary
 
 _log = logging.getLogger("partq.client")
 
@@ -179,91 +176,3 @@ def fate_of(last: Delivery, asker: object, *, by_next: bool) -> Fate | None:
     if asker is None and not last.is_looked_into:  # a poll that was abandoned returns it to nobody
         return Fate.GIVE_BACK
     return Fate.ACKNOWLEDGE
-
-
-class Giver(Protocol):
-    """What gave it, and carries out what becomes of it."""
-
-    def acknowledge(self, delivery: Delivery, due: Mapping[int, RoundPosition]) -> frozenset[int]:
-        """Those partitions of `due` for which it counts."""
-
-    def release(self, delivery: Delivery) -> None:
-        """It comes again."""
-
-    def dropped(self, delivery: Delivery) -> None:
-        """Nobody looked into it, and nobody holds it."""
-
-
-@checked
-class Batch:
-    """Messages that were given out together: iterate over them, or take them as a table (`__arrow_c_stream__`, so that
-    pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source, or those that the consumer was
-    asked for. Iterating gives whole messages; where these columns do not make any, they are read again.
-    """
-
-    def __init__(self, giver: Giver, delivery: Delivery) -> None:
-        self._giver = giver
-        self._delivery = delivery
-
-    def __del__(self) -> None:
-        delivery = getattr(self, "_delivery", None)  # a signal's exception comes before the first line, too
-        if delivery is not None and not (delivery.is_looked_into or delivery.is_settled):
-            self._giver.dropped(delivery)
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """The messages as the log keeps them, with what of them is wanted."""
-        self._delivery.is_looked_into = True
-        return self._delivery.pieces or ()
-
-    @property
-    def is_settled(self) -> bool:
-        """Acknowledged as a whole, or released."""
-        return self._delivery.is_settled
-
-    @property
-    def trace(self) -> BatchTrace | None:
-        """Where it stands in a trace; None: tracing is off."""
-        return self._delivery.trace
-
-    def __len__(self) -> int:
-        return sum(piece.batch.num_rows for piece in self.pieces)
-
-    def __iter__(self) -> Iterator[Message]:
-        return self._messages(self.pieces)
-
-    def _messages(self, pieces: Sequence[Piece]) -> Iterator[Message]:
-        of = self._delivery
-        is_whole = of.wanted is None or (of.columns is None and set(STORED.values()) <= set(of.wanted.stored))
-        for piece in pieces if is_whole else of.read(None):
-            yield from messages_of(piece, of.queue, of.columns, of.below)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        of = self._delivery
-        wanted = of.wanted or wanted_columns(of.columns, None)
-        return stream(self.pieces, of.queue, of.below, wanted).__arrow_c_stream__(requested_schema)
-
-    def acknowledge(self, message: Message | None = None) -> frozenset[int]:
-        """All of it is dealt with; or of one partition everything up to this message. What came before it in the same
-        partitions, in earlier batches, is too. Returns the partitions for which that does not count, because they have
-        moved on since, or were given out anew after a release: their messages come again.
-
-        Raises `Invalid` for a message of another batch, and in a forked child; `Fenced` if another took the whole group
-        over (`ownership="none"`), `Unavailable` if a store does not answer: repeating it is harmless.
-        """
-        due = self._delivery.ends
-        if message is not None:
-            end = due.get(message.partition)
-            if end is None or message.offset >= end.offset:
-                raise Invalid(
-                    f"offset {message.offset} of partition {message.partition} is not in this batch: acknowledge a "
-                    "message by the batch that it came in"
-                )
-            due = {message.partition: end._replace(offset=message.offset + 1)}
-        return frozenset(due.keys() - self._giver.acknowledge(self._delivery, due))
-
-    def release(self) -> None:
-        """What of it is not acknowledged comes again, marked: with the next batches, here or elsewhere. Raises as
-        `acknowledge`.
-        """
-        self._giver.release(self._delivery)

@@ -206,10 +206,7 @@ def queue_description(head: Head, store: str) -> QueueDescription:
         messages=head.messages,
         bytes=head.stored_bytes,
         quota_used=_quota_used(head),
-        partitions=tuple(
-            PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
-            for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
-        ),
+        partitions=partitions_of(head),
         groups={name: head.groups[name].start for name in sorted(head.groups)},
         subscriptions=head.subscriptions,
         writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
@@ -231,6 +228,14 @@ def queue_description(head: Head, store: str) -> QueueDescription:
             slices=sum(ref.slices for ref in head.tree) + sum(len(entry.slices) for entry in head.entries),
             depth=max((ref.level + 1 for ref in head.tree), default=0),
         ),
+    )
+
+
+def partitions_of(head: Head) -> tuple[PartitionDescription, ...]:
+    """What the head says of each, removed ones too."""
+    return tuple(
+        PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
+        for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
     )
 
 

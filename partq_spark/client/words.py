@@ -222,14 +222,13 @@ def columns(done: Alteration) -> Iterator[str]:
     change = done.schema
     if change is None:
         return
-    if not change.changes:
+    if not change.added and not change.widened:
         yield "schema: as it was"
         return
-    for each in change.changes:
-        for column in each.added:
-            yield f"new column: {column}, null in the messages that are there"
-        for wider in each.widened:
-            yield f"column {wider.column}: {wider.from_} → {wider.to}"
+    for column in change.added:
+        yield f"new column: {column}, null in the messages that are there"
+    for wider in change.widened:
+        yield f"column {wider.column}: {wider.from_} → {wider.to}"
     yield (
         f"Publishers and queries {'would go' if done.dry_run else 'go'} on with the columns that they have loaded. A "
         "streaming query that keeps whole rows or a widened column in Spark's state (dropDuplicates, joins, "

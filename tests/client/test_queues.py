@@ -122,7 +122,7 @@ def test_a_schema_may_come_in_each_form(make: Make, schema: Any) -> None:
     assert found is not None
     assert (found.ddl, found.key, found.version) == (DDL, "id", 1)
     assert make(schema=schema, key="id", exist_ok=True) == queue
-    assert queue.alter(schema=schema).schema == partq.SchemaAlteration(from_=DDL, to=DDL, changes=())
+    assert queue.alter(schema=schema).schema == partq.SchemaAlteration(from_=DDL, to=DDL, added=(), widened=())
 
 
 @pytest.mark.parametrize(
