@@ -14,17 +14,20 @@ from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
 from partq_spark.base.timestamps import parse_rfc3339
-from partq_spark.cli import output
-from partq_spark.cli.arguments import (
+from partq_spark.cli.commands import (
     OWNERSHIP,
     TIME,
+    Answer,
     Checked,
+    Facts,
+    View,
     command,
     group_option,
     require_yes,
+    say,
     yes_option,
 )
-from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numbers
+from partq_spark.cli.tables import MOST_ROWS, Table, TableColumn, numbers
 from partq_spark.client import words as sayings
 
 WATCH_S = 1.0
@@ -174,7 +177,7 @@ def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) 
             except Unavailable as error:
                 if not watch:
                     raise
-                output.say(f"partq: {error}", err=True)
+                say(f"partq: {error}", err=True)
             if not watch:
                 return
             time.sleep(WATCH_S)
@@ -203,7 +206,7 @@ def _sentences(lines: Sequence[str]) -> View:
     """What does not fit beside the columns of a table."""
     if lines:
         yield ""
-    yield from lines[: output.MOST_ROWS]
+    yield from lines[:MOST_ROWS]
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------

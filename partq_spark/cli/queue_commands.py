@@ -13,19 +13,22 @@ import click
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import PartqError, WrongUse
-from partq_spark.cli import output
-from partq_spark.cli.arguments import (
+from partq_spark.cli.commands import (
     NAME,
     PARTITIONS,
     TOPIC,
+    Answer,
     Checked,
+    Facts,
+    View,
     checked_by,
     command,
     require_yes,
+    say,
     settings_options,
     yes_option,
 )
-from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numbers
+from partq_spark.cli.tables import Table, TableColumn, numbers
 from partq_spark.client import words as sayings
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ subscriptions_argument = click.argument("wanted", metavar="SUBSCRIPTION...", typ
 ANYTHING = "anything by its topic"
 LET_ONE = "Let one: partq queue subscribe NAME SUBSCRIPTION"
 DAMAGED = "damaged"
+DRAINS = (*numbers("partition", "acknowledged", "end"), TableColumn("left", lambda each: each.messages, ">"))
 _BAR = 16  # characters of the longest bar
 
 
@@ -141,9 +145,14 @@ def _described(found: client.QueueDescription, count_bytes: bool) -> View:
     columns = [*numbers("partition", "earliest", "next", "messages")]
     if count_bytes:
         columns.append(TableColumn("stored", lambda each: "" if each.bytes is None else words.size(each.bytes), ">"))
-    columns.append(TableColumn("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
+    columns.append(TableColumn("", lambda each: _bar(each.messages, most), style=lambda _: "cyan"))
     yield ""
     yield Table(values=found.partitions, columns=columns, noun="partition")
+
+
+def _bar(count: int, most: int) -> str:
+    """Something is never shown as nothing."""
+    return "█" * max(round(_BAR * count / most), 1) if count else ""
 
 
 def _columns(found: client.QueueDescription) -> View:
@@ -216,7 +225,7 @@ def alter(
         **given,
     )
     if done.groups is None:
-        output.say("The queue was altered; what its groups have left cannot be read now.", err=True)
+        say("The queue was altered; what its groups have left cannot be read now.", err=True)
     yield Answer(done, _altered(done))
 
 
@@ -232,15 +241,11 @@ def _altered(done: client.Alteration) -> View:
 
 def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
     """What each group has to acknowledge first. `done`: the count has changed."""
-    columns = (
-        *numbers("partition", "acknowledged", "end"),
-        TableColumn("left", lambda each: each.messages, ">"),
-    )
     for each in groups:
         yield sayings.first(each, done=done)
         if each.first:
             # Where not everything can be shown, what takes longest.
-            yield Table(values=each.first, columns=columns, noun="partition", first=lambda drain: -drain.messages)
+            yield Table(values=each.first, columns=DRAINS, noun="partition", first=lambda drain: -drain.messages)
             yield from sayings.waits_in_words(each, done=done)
     if not groups:
         yield "The queue has no group that could wait for anything."

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import EXAMPLE, format_rfc3339, parse_rfc3339
 from partq_spark.base.words import printable, printable_json, printable_lines, readable, size
-from partq_spark.cli.output import fitted
+from partq_spark.cli.tables import fitted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXTS = st.text(st.characters())  # half surrogates included
