@@ -87,10 +87,8 @@ def publish(
     with ExitStack() as stack:
         try:
             made = stack.enter_context(
-                client.Queue(name or "", **asdict(where)).publication(publish_id=publish_id)
-                if topic is None
-                else client.topic_publication(
-                    topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **asdict(where)
+                client.Publication(
+                    where, queue=name, topic=topic, publish_id=publish_id, fail_unattracted=fail_unattracted
                 )
             )
             read = None
