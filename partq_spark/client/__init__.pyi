@@ -12,13 +12,11 @@ from partq_spark.client.acknowledge import Held as Held
 from partq_spark.client.acknowledge import InHand as InHand
 from partq_spark.client.acknowledge import KeySequences as KeySequences
 from partq_spark.client.altering import Alteration as Alteration
-from partq_spark.client.altering import CountChange as CountChange
+from partq_spark.client.altering import Change as Change
 from partq_spark.client.altering import Drain as Drain
 from partq_spark.client.altering import GroupPlan as GroupPlan
 from partq_spark.client.altering import KeySample as KeySample
 from partq_spark.client.altering import SchemaAlteration as SchemaAlteration
-from partq_spark.client.altering import SettingChange as SettingChange
-from partq_spark.client.altering import WidenedColumn as WidenedColumn
 from partq_spark.client.consumer import Batch as Batch
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue

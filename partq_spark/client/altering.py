@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import structs
 
@@ -24,8 +24,10 @@ from partq_spark.log import admin, layouts, tree
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.settings import QueueConfig, check_settings
+from partq_spark.log.settings import QueueConfig, Value, check_settings
 from partq_spark.query import limits
+
+T = TypeVar("T")
 
 SAMPLE_MESSAGES: Final = 10_000
 SAMPLE_BYTES: Final = 64 * 1024 * 1024
@@ -35,31 +37,24 @@ _log = logging.getLogger("partq.client")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SettingChange:
-    """A setting by its name in `QueueConfig`, as it was and is to be."""
+class Change(Generic[T]):
+    """What has a name (a setting as in `QueueConfig`, `partitions`, a column), as it was and is to be."""
 
-    setting: str
-    from_: float | int | str | None
-    to: float | int | str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WidenedColumn:
-    """A column that got a wider type; types in Spark's words."""
-
-    column: str
-    from_: str
-    to: str
+    name: str
+    from_: T
+    to: T
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaAlteration:
-    """How a queue's columns changed, or would: the DDL before and after, which were `added`, as DDL, and `widened`."""
+    """How a queue's columns changed, or would: the DDL before and after; those that were `added`, as DDL, and those
+    that were `widened`, by their types in Spark's words.
+    """
 
     from_: str
     to: str
     added: tuple[str, ...]
-    widened: tuple[WidenedColumn, ...]
+    widened: tuple[Change[str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,16 +95,6 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CountChange:
-    """Another number of partitions: which numbers come, and which go when they are delivered to their end."""
-
-    from_: int
-    to: int
-    new: tuple[int, ...]
-    removed: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Alteration:
     """What altering a queue did, or with `dry_run` would do.
 
@@ -120,9 +105,9 @@ class Alteration:
 
     queue: str
     dry_run: bool
-    settings: tuple[SettingChange, ...]
+    settings: tuple[Change[Value], ...]
     schema: SchemaAlteration | None
-    partitions: CountChange | None
+    partitions: Change[int] | None
     sample: KeySample | None
     groups: tuple[GroupPlan, ...] | None
     description: QueueDescription
@@ -222,11 +207,12 @@ def alter(
         queue=queue.name,
         dry_run=dry_run,
         settings=tuple(
-            SettingChange(setting=name, from_=getattr(before.config, name), to=value)
-            for name, value in settings.items()
+            Change(name=name, from_=getattr(before.config, name), to=value) for name, value in settings.items()
         ),
         schema=changed,
-        partitions=None if partitions is None else _count_change(before.partitions, after.partitions),
+        partitions=None
+        if partitions is None
+        else Change(name="partitions", from_=before.partitions, to=after.partitions),
         sample=sample,
         groups=groups,
         description=describing.queue_description(before if dry_run else after, queue.store.url),
@@ -250,7 +236,7 @@ def announce(queue: QueueLog, ownership: Ownership) -> None:
 def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:
     """From one version of a queue's columns to a later one."""
     widened = (
-        WidenedColumn(column=column.name, from_=column.type_at(before.version), to=column.type)
+        Change(name=column.name, from_=column.type_at(before.version), to=column.type)
         for column in after.columns
         if column.since <= before.version and column.type_at(before.version) != column.type
     )
@@ -268,11 +254,6 @@ def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:
 def group_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...]:
     """What every group of `head` has left of earlier layouts, by its checkpoints; `head` may be one that is to come."""
     return tuple(_group_plan(progress_of(queue, name, head), name) for name in sorted(head.groups))
-
-
-def _count_change(before: int, after: int) -> CountChange:
-    """Which partitions come and go."""
-    return CountChange(from_=before, to=after, new=tuple(range(before, after)), removed=tuple(range(after, before)))
 
 
 def _group_plan(progress: GroupProgress, group: str) -> GroupPlan:

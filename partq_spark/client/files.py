@@ -37,10 +37,9 @@ from partq_spark.client.readers import (
     Lines,
     ParquetFile,
     Place,
-    is_text,
 )
 from partq_spark.client.rows import RefusedValue, RowTaker
-from partq_spark.client.tables import messages_taking, objects, rows_taking, text_keys, texts
+from partq_spark.client.tables import is_text, messages_taking, objects, rows_taking, text_keys, texts
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import first_not_utf8

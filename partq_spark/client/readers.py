@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.rows import RefusedValue
-from partq_spark.client.tables import CHUNK_BYTES, CHUNK_ROWS
+from partq_spark.client.tables import CHUNK_BYTES, CHUNK_ROWS, is_text
 from partq_spark.log.schema.forms import pieces
 from partq_spark.log.schema.types import TIMESTAMP
 
@@ -313,12 +313,6 @@ def _with_instants(kind: pa.DataType, is_int96: Iterator[bool]) -> pa.DataType:
         value = _with_instants(kind.value_type, is_int96)
         return kind if value == kind.value_type else pa.list_(value)
     return TIMESTAMP if next(is_int96) else kind
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether it is one of text or of bytes."""
-    types = pa.types
-    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _decoded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

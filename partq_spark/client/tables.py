@@ -51,7 +51,7 @@ def messages_taking(given: pa.Schema) -> Callable[[pa.Array, pa.RecordBatch], pa
     Whether texts are UTF-8, the log says. Raises `Invalid` naming the column whose type cannot be one.
     """
     value = given.field("value").type
-    if not _is_text(value):
+    if not is_text(value):
         raise Invalid(f"column 'value' has type {value}, it must be text or bytes: cast it")
     with_headers = "headers" in given.names
     if with_headers:
@@ -78,7 +78,7 @@ def _headers_form(kind: pa.DataType) -> pa.DataType:
     elif form is not None and is_.is_list(form) and is_.is_struct(form.value_type):
         parts = {field.name: field.type for field in form.value_type}
     # Arrow would make null of a part that has another name, and drop one too many, without a word.
-    if "key" not in parts or not parts.keys() <= {"key", "value"} or not all(map(_is_text, parts.values())):
+    if "key" not in parts or not parts.keys() <= {"key", "value"} or not all(map(is_text, parts.values())):
         raise Invalid(
             f"column 'headers' has type {kind}, it must be a list of structs of key (string) and value (binary): cast "
             "it"
@@ -121,7 +121,7 @@ def _keys_and_values(given: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBa
     take = messages_taking(given)
     if "key" not in given.names:
         return lambda batch: take(pa.nulls(batch.num_rows, pa.string()), batch)
-    if not _is_text(given.field("key").type):
+    if not is_text(given.field("key").type):
         raise Invalid(f"column 'key' has type {given.field('key').type}, it must be text or bytes: cast it")
     return lambda batch: take(text_keys(batch.column("key")), batch)
 
@@ -131,7 +131,8 @@ def text_keys(column: pa.Array) -> pa.Array:
     return as_form(column, pa.binary()).view(pa.string())
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is one of text or of bytes, in any form, or of nulls alone."""
     return is_.is_null(kind) or normal(kind) in (pa.string(), pa.binary())
 
 

@@ -45,7 +45,7 @@ def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
     assert found["ddl"] == planned["to"] == f"{ddl.removesuffix('INT')}BIGINT, coupon STRING, `a b` INT"
     assert found["columns"][2]["former"] == [{"type": "INT", "until": 2}]
     assert planned["added"] == ["coupon STRING", "`a b` INT"]
-    assert planned["widened"] == [{"column": "count", "from": "INT", "to": "BIGINT"}]
+    assert planned["widened"] == [{"name": "count", "from": "INT", "to": "BIGINT"}]
     assert partq(*ALTER, "--schema", found["ddl"].lower()).stdout == "schema: as it was\n"
 
 
@@ -112,8 +112,8 @@ def test_a_dry_run_says_what_comes_moves_and_waits_and_writes_nothing(group: Gro
     assert f"(the newest of every partition, 40 messages) {moving} would change partition" in said
     assert "What comes to partition 4 would wait for partition 0." in said
     assert said.endswith("Nothing was changed.\n")
-    assert shown["settings"] == [{"setting": "retention_s", "from": None, "to": 60}]
-    assert shown["partitions"] == {"from": 4, "to": 3, "new": [], "removed": [3]}
+    assert shown["settings"] == [{"name": "retention_s", "from": None, "to": 60}]
+    assert shown["partitions"] == {"name": "partitions", "from": 4, "to": 3}
     (found,) = shown["groups"]
     first = [(each["partition"], each["acknowledged"], each["end"], each["messages"]) for each in found["first"]]
     done = [0, 2, 0, 0]
