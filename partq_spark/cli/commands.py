@@ -94,7 +94,6 @@ SECONDS = Checked[float]("seconds", _seconds)
 
 # --- arguments of several commands ------------------------------------------------------------------------------------
 
-group_option = click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
@@ -215,8 +214,9 @@ def command(
 ) -> Callable[[Callable[..., Iterator[Answer]]], click.Command]:
     """Make a command of a generator of answers. Each is printed as it comes, as JSON with `--json`.
 
-    Behind its own options the command gets those of all others. Its function gets the values of its own, and what it
-    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says) and `ownership`.
+    Around its own options the command gets those of all others. Its function gets the values of its own, and what it
+    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says), `group` and
+    `ownership`.
     """
 
     def make(function: Callable[..., Iterator[Answer]]) -> click.Command:
@@ -230,6 +230,8 @@ def command(
                 show(answer, as_json=as_json)
 
         made = click.command(name)(run)
+        if "group" in wanted:
+            made.params.insert(0, _GROUP)
         if "queue" in wanted:
             made.params.insert(0, click.Argument(["name"], type=NAME))
         made.params += [*[_JSON] * prints_json, *_STORE * of_store]
@@ -238,6 +240,7 @@ def command(
     return make
 
 
+_GROUP = click.Option(["--group"], type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
 _STORE = (
     click.Option(

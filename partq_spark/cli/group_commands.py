@@ -22,7 +22,6 @@ from partq_spark.cli.commands import (
     Facts,
     View,
     command,
-    group_option,
     require_yes,
     say,
     yes_option,
@@ -98,7 +97,6 @@ def _listed(found: Sequence[client.GroupSummary], queue: client.Queue) -> View:
 
 
 @command("alter")
-@group_option
 @click.option(
     "--from",
     "former",
@@ -131,7 +129,6 @@ def _altered(done: client.GroupAlteration, queue: client.Queue, group: str) -> V
 
 
 @command("remove")
-@group_option
 @yes_option("remove it")
 @click.option(
     "--force",
@@ -160,7 +157,6 @@ def remove(queue: client.Queue, ownership: str | None, group: str, yes: bool, fo
 
 
 @command("status")
-@group_option
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) -> Iterator[Answer]:
     """Show which flow has which partition, and why one does not flow.
@@ -213,7 +209,6 @@ def _sentences(lines: Sequence[str]) -> View:
 
 
 @command("show")
-@group_option
 def checkpoints(queue: client.Queue, group: str) -> Iterator[Answer]:
     """Show the checkpoint of every partition.
 
@@ -275,7 +270,6 @@ CHECKPOINTS = tuple(
 
 
 @command("rewind")
-@group_option
 @click.option(
     "--partition",
     "partitions",

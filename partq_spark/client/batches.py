@@ -37,7 +37,7 @@ from partq_spark.log.schema.versions import schema_of
 from partq_spark.query import columns as source_columns
 from partq_spark.query import planning
 from partq_spark.query.acknowledgements import RoundPosition
-from partq_spark.query.columns import WantedColumns, default_columns, named_columns
+from partq_spark.query.columns import WantedColumns, named_columns
 from partq_spark.query.settings import Boundary
 
 _log = logging.getLogger("partq.client")
@@ -46,17 +46,10 @@ _log = logging.getLogger("partq.client")
 def read(queue: QueueLog, starting: Boundary, ending: Boundary, columns: Sequence[str] | None) -> pa.RecordBatchReader:
     """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
     head = queue.refresh()
-    wanted = wanted_columns(head.columns, columns)
+    wanted = named_columns(head.columns, columns)
     spans = planning.between(head, starting, ending, ("starting", "ending"), queue.offsets_at)
     log = planning.log_view(head, spans, fail_on_data_loss=True, warn=_log.warning)
     return stream(pieces(queue, head.queue_id, log, True, head.columns, wanted), queue.name, {}, wanted)
-
-
-def wanted_columns(columns: Columns | None, names: Sequence[str] | None) -> WantedColumns:
-    """The columns of a table, by their names; None: all but headers. `columns` are those of a typed queue. Raises
-    `Invalid`.
-    """
-    return default_columns(columns, False) if names is None else named_columns(columns, names)
 
 
 def pieces(

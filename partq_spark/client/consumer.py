@@ -20,11 +20,12 @@ from typing import Any, Self
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import checked
-from partq_spark.client.batches import BatchTrace, Delivery, fate_of, stream, wanted_columns
+from partq_spark.client.batches import BatchTrace, Delivery, fate_of, stream
 from partq_spark.client.messages import Message, messages_of
 from partq_spark.client.taking import Ask, Taking
 from partq_spark.log.connect import open_queue
 from partq_spark.log.reading import Piece
+from partq_spark.query.columns import named_columns
 from partq_spark.query.settings import STORED, SourceOptions
 
 
@@ -74,7 +75,7 @@ class Batch:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         of = self._delivery
-        wanted = of.wanted or wanted_columns(of.columns, None)
+        wanted = of.wanted or named_columns(of.columns, None)
         return stream(self.pieces, of.queue, of.below, wanted).__arrow_c_stream__(requested_schema)
 
     def acknowledge(self, message: Message | None = None) -> frozenset[int]:

@@ -28,13 +28,14 @@ from typing import Any, Final, TypeVar
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import SpanSubject, tracing
-from partq_spark.client.batches import BatchTrace, Delivery, Fate, pieces, wanted_columns
+from partq_spark.client.batches import BatchTrace, Delivery, Fate, pieces
 from partq_spark.group.binding import Liveness
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import RoundPosition
+from partq_spark.query.columns import named_columns
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.settings import SourceOptions
@@ -96,7 +97,7 @@ class Taking:
         """Which columns this queue's batches have from now on."""
         self._queue_id = head.queue_id
         self._columns = head.columns
-        self._wanted = None if self._names is None else wanted_columns(head.columns, self._names)
+        self._wanted = None if self._names is None else named_columns(head.columns, self._names)
 
     def require_process(self) -> None:
         """Raises `Invalid` in a forked child."""
