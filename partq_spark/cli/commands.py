@@ -34,7 +34,6 @@ from partq_spark.cli.tables import Table, draw
 DOCUMENTS_AT_A_TIME = 500
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 # --- what an argument may be ------------------------------------------------------------------------------------------
@@ -95,11 +94,6 @@ SECONDS = Checked[float]("seconds", _seconds)
 # --- arguments of several commands ------------------------------------------------------------------------------------
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
-
-
-def yes_option(what: str) -> Callable[[Function], Function]:
-    """`--yes`, without which `require_yes` ends the command."""
-    return click.option("--yes", is_flag=True, help=f"Really {what}.")
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,8 +209,8 @@ def command(
     """Make a command of a generator of answers. Each is printed as it comes, as JSON with `--json`.
 
     Around its own options the command gets those of all others. Its function gets the values of its own, and what it
-    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says), `group` and
-    `ownership`.
+    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says), `group`, `yes` (for
+    `require_yes`) and `ownership`.
     """
 
     def make(function: Callable[..., Iterator[Answer]]) -> click.Command:
@@ -234,13 +228,14 @@ def command(
             made.params.insert(0, _GROUP)
         if "queue" in wanted:
             made.params.insert(0, click.Argument(["name"], type=NAME))
-        made.params += [*[_JSON] * prints_json, *_STORE * of_store]
+        made.params += [*[_YES] * ("yes" in wanted), *[_JSON] * prints_json, *_STORE * of_store]
         return made
 
     return make
 
 
 _GROUP = click.Option(["--group"], type=GROUP, metavar="NAME", required=True, help="The consumer group.")
+_YES = click.Option(["--yes"], is_flag=True, help="Really do it.")
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
 _STORE = (
     click.Option(

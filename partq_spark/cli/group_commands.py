@@ -24,7 +24,6 @@ from partq_spark.cli.commands import (
     command,
     require_yes,
     say,
-    yes_option,
 )
 from partq_spark.cli.tables import MOST_ROWS, Table, TableColumn, numbers
 from partq_spark.client import words as sayings
@@ -129,7 +128,6 @@ def _altered(done: client.GroupAlteration, queue: client.Queue, group: str) -> V
 
 
 @command("remove")
-@yes_option("remove it")
 @click.option(
     "--force",
     is_flag=True,
@@ -292,7 +290,6 @@ CHECKPOINTS = tuple(
 )
 @click.option("--by", type=click.IntRange(min=1), metavar="N", help="By so many messages of each partition.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@yes_option("do it")
 def rewind(
     queue: client.Queue,
     ownership: str | None,

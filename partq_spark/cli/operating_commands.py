@@ -30,7 +30,6 @@ from partq_spark.cli.commands import (
     View,
     command,
     require_yes,
-    yes_option,
 )
 from partq_spark.client import words as sayings
 
@@ -157,7 +156,6 @@ def _collected(done: client.Collection, queue: client.Queue, grace_s: float) -> 
     required=True,
     help="published: skip them, as their rows are there.  new: publish them once more, at least once.",
 )
-@yes_option("say so")
 def resolve(queue: client.Queue, writer: str, batch: int, what: str, yes: bool) -> Iterator[Answer]:
     """Say what batches are that were refused because their writer has used their numbers for other rows.
 

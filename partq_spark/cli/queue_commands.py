@@ -26,7 +26,6 @@ from partq_spark.cli.commands import (
     require_yes,
     say,
     settings_options,
-    yes_option,
 )
 from partq_spark.cli.tables import Table, TableColumn, numbers
 from partq_spark.client import words as sayings
@@ -255,7 +254,6 @@ def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
 
 
 @command("delete")
-@yes_option("delete it")
 def delete(queue: client.Queue, yes: bool) -> Iterator[Answer]:
     """Delete a queue, its messages and how far its groups were, for good.
 

@@ -169,11 +169,10 @@ def alter(
     dry_run: bool,
     ownership: str | None,
 ) -> Alteration:
-    """None for what stays, `...` for settings that do. `add_column` and `widen` are DDL. `schema` is all of the
+    """None for what stays; `settings` are those that change. `add_column` and `widen` are DDL. `schema` is all of the
     columns: a queue has them already, or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where
     nothing is given.
     """
-    settings = {name: value for name, value in settings.items() if value is not ...}
     check_settings(settings)
     alters_columns = add_column is not None or widen is not None
     if partitions is None and not settings and not alters_columns and schema is None:

@@ -1,5 +1,5 @@
 """The arguments of the public callables, checked in one place: by what their signatures say; and what those name (a
-store, a namespace, an ownership, a time) as the log and the groups work with it.
+store, a namespace, an ownership, columns, a time) as the log and the groups work with it.
 
 `@checked` stands on a function, or on a class for its public methods. The annotation of a parameter says what it takes
 and what the function gets: `int` is a whole number (also numpy's, no bool), `float` finite seconds (no Decimal), `str`
@@ -38,7 +38,7 @@ from partq_spark.log.destinations import checked_subscription, checked_topic
 from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
-from partq_spark.log.settings import Setting
+from partq_spark.log.settings import QueueConfig, Setting
 from partq_spark.objects.urls import canonical_url, default_store
 
 if TYPE_CHECKING:
@@ -244,6 +244,11 @@ def address(store: str | None, namespace: str, retry_timeout_s: float) -> Namesp
         namespace=checked_name("namespace", namespace),
         retry_timeout_s=float(retry_timeout_s),
     )
+
+
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a function's arguments that are a queue's settings, but for what is left as it is (`...`)."""
+    return {name: given[name] for name in QueueConfig.settings() if given[name] is not ...}
 
 
 def checked_publish_id(text: str) -> str:

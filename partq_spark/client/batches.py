@@ -1,5 +1,5 @@
 """Messages as tables: which columns, and how slices of the log become them; reading without a group is no more. And a
-batch: what its receiver sees of it, what the consumer remembers, and what becomes of it when the next is asked for.
+batch: what the consumer remembers of it, and what becomes of it when the next is asked for.
 
     taken       The consumer has it from the queue, and nobody was given it yet: who asks next gets it, unmarked.
     given       Somebody asked for it. It is looked into once it was iterated over, measured, taken as a table or

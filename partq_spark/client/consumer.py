@@ -1,4 +1,4 @@
-"""A consumer in plain Python: a flow of its group like any other.
+"""A consumer in plain Python, a flow of its group like any other, and what its user sees of a batch.
 
 It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of
 `query.consumer_process`), as an application that acknowledges by itself. What is here runs in the caller's threads and

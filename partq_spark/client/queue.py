@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client.arguments import address, checked, ownership_url, place
+from partq_spark.client.arguments import address, checked, ownership_url, place, settings_of
 from partq_spark.log.connect import open_queue
 from partq_spark.log.names import checked_name
 
@@ -133,6 +133,7 @@ class Queue:
 
         Raises `Invalid` for what is out of its range or could lose or change a value, and where nothing is given.
         """
+        settings = settings_of(locals())
         from partq_spark.client import altering
 
         return altering.alter(
@@ -141,14 +142,7 @@ class Queue:
             add_column=add_column,
             widen=widen,
             schema=schema,
-            settings={
-                "rebalance_delay_s": rebalance_delay_s,
-                "max_handoff_time_s": max_handoff_time_s,
-                "access_type": access_type,
-                "max_message_bytes": max_message_bytes,
-                "retention_s": retention_s,
-                "quota_bytes": quota_bytes,
-            },
+            settings=settings,
             dry_run=dry_run,
             ownership=ownership,
         )
