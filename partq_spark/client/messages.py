@@ -1,6 +1,6 @@
 """A message as programs see it, and browsing: messages are read where they lie, and nothing is taken, marked or held
 back. What Python makes of the values of a typed queue's rows stands at the end, and their JSON, in the forms that
-`partq publish` reads (`files.parsing`); both are pure.
+`partq publish` reads (`parsing`); both are pure.
 """
 
 from __future__ import annotations

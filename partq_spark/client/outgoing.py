@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from operator import call
 from typing import Any, Final, NamedTuple, Self
 
@@ -17,6 +18,7 @@ from pyarrow import types as is_
 
 from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Invalid
+from partq_spark.base.tracing import SEND, Span, SpanSubject, Tracing, is_trace_header, of_headers
 from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log import destinations, fanout
@@ -246,6 +248,38 @@ def _buffer(value: object) -> bytes | bytearray | memoryview:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError
     return value
+
+
+# --- in traces --------------------------------------------------------------------------------------------------------
+
+
+def begin_span(tracing: Tracing, where: SpanSubject, message: Outgoing) -> None:
+    """A message is sent, in its sender's thread: a span until it is durable or has failed. It gets the headers that
+    name its span, unless it has such headers already, whose span the new one links to; or the queue would not take it
+    with them.
+    """
+    given = any(is_trace_header(name) for name, _ in message.headers)
+    context = of_headers(message.headers) if given else None
+    span = tracing.begin(SEND, where, links=() if context is None else (context,))
+    if not given:
+        headers = span.headers()
+        size = sum(len(name) + len(value) for name, value in headers)
+        if size <= message.room:
+            message.headers = (*message.headers, *headers)
+            message.size += size
+    message.future.add_done_callback(partial(_sent, span))
+
+
+def _sent(span: Span, future: Future[Published]) -> None:
+    if future.cancelled():
+        span.end()
+        return
+    error = Future.exception(future)  # not the publisher's own, which would note that the sender has read it
+    if error is None:
+        partition, offset = Future.result(future)
+        if partition is not None and offset is not None:
+            span.lies(partition, offset)
+    span.end(error)
 
 
 # --- published together -----------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class Publication:
         how much of the file was read, of how much (None: nobody knows). Raises `Invalid` that names file and line or
         row, and the column and value that do not fit.
         """
-        from partq_spark.client.files.messages import open_source
+        from partq_spark.client.files import open_source
 
         most_bytes = self.max_message_bytes
         with (

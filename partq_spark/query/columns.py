@@ -93,10 +93,12 @@ def default_columns(columns: Columns | None, include_headers: bool) -> WantedCol
     return _row_columns(payload.append(own), payload, names)
 
 
-def named_columns(columns: Columns | None, names: Sequence[str]) -> WantedColumns:
-    """The columns of these names as they are today; `_metadata` without headers. Raises `Invalid` as
-    `wanted_typed_columns`.
+def named_columns(columns: Columns | None, names: Sequence[str] | None) -> WantedColumns:
+    """The columns of these names as they are today; `_metadata` without headers. None: all but headers. Raises
+    `Invalid` as `wanted_typed_columns`.
     """
+    if names is None:
+        return default_columns(columns, include_headers=False)
     if columns is None:
         return message_columns(named_source_columns(names))
     default = default_columns(columns, include_headers=False).schema

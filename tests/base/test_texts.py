@@ -20,7 +20,7 @@ from partq_spark.base.words import (
     readable,
     size,
 )
-from partq_spark.cli.output import fitted
+from partq_spark.cli.tables import fitted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXTS = st.text(st.characters())  # half surrogates included
