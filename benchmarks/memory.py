@@ -27,9 +27,9 @@ from benchmarks.processes import in_new_process
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
+from partq_spark.log.destinations import StagedSegment, stage_of
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import StagedSegment, stage_of
 from partq_spark.objects import open_store
 from tools.messages import FILES, make_messages
 from tools.report import Goal, Measure, compared
@@ -58,9 +58,9 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     store = open_store(url)
     small, large = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "large"))
     for queue, times in ((small, 1), (large, TIMES)):
-        segments, stage = _staged(queue, settings.rows), stage_of(queue.refresh())
+        segments = _staged(queue, settings.rows)
         for _ in range(times):
-            publish(queue, stage, segments)
+            publish(queue, segments)
     peaks: dict[str, list[Peak]] = {"small": [], "large": []}
     for number in range(settings.rounds):
         for name, rows in (("small", settings.rows), ("large", settings.rows * TIMES)):

@@ -21,8 +21,8 @@ from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.processes import in_new_process
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
+from partq_spark.log.destinations import stage_of
 from partq_spark.log.publish import publish
-from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.query.settings import default_source_columns
 from partq_spark.spark.source import PartqDataSource
@@ -48,7 +48,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         stage = stage_of(queue.refresh())
         segment = staged(queue, stage, make_messages(_ROWS))
         for _ in range(publishes):
-            publish(queue, stage, [segment])
+            publish(queue, [segment])
         samples = [in_new_process(__name__, url, name, limit_s=_CHILD_LIMIT_S) for _ in range(settings.rounds)]
         measures += [
             figure(what, [sample[index] for sample in samples], "s", most=limit_s)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from partq_spark.log.destinations import Stage, StagedSegment, stage_of
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import Stager
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.staging import Stager
 
 
 def staged(
@@ -28,4 +28,4 @@ def publish_rows(
 ) -> PublishResult:
     """One publish of all `rows`, with a segment of its own."""
     stage = stage_of(queue.refresh())
-    return publish(queue, stage, [staged(queue, stage, rows, seed=seed)], identity)
+    return publish(queue, [staged(queue, stage, rows, seed=seed)], identity)

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from coordinator.core.events import CheckpointAhead, Event, FenceStuck, PartitionFenced
 from coordinator.logs import Log
-from partq_spark.base.effects import RunAll
+from partq_spark.base.effects import Retry, RunAll
 from partq_spark.base.errors import Conflict, PartqError, Unavailable
-from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import CheckpointStore, FenceRefused, NotDrained
 from partq_spark.group.model import Checkpoint, GroupKey, GroupState, Owner, OwnershipRecord, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated

@@ -24,9 +24,8 @@ from coordinator.logs import Log
 from coordinator.measuring import Handoffs
 from coordinator.reconciliation import Reconciliation, RemovedPartitions, flow_events, is_without_flows, leftovers
 from coordinator.settings import Settings
-from partq_spark.base.effects import Effects, RunAll, in_a_row
+from partq_spark.base.effects import Effects, Retry, RunAll, in_a_row
 from partq_spark.base.errors import Conflict, PartqError
-from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Partition, Phase

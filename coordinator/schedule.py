@@ -18,8 +18,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from coordinator.logs import FieldValue, Log, one_line
-from partq_spark.base.effects import Effects
-from partq_spark.base.retry import Retry
+from partq_spark.base.effects import Effects, Retry
 
 TURN_S: Final = 2.5
 """The longest wait without a sign of life."""

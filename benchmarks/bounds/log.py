@@ -20,10 +20,10 @@ from benchmarks.staging import publish_rows, staged
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
+from partq_spark.log.destinations import stage_of
 from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.query.columns import batches, default_columns
 from tools.messages import make_messages
@@ -136,7 +136,7 @@ def head(settings: Settings) -> tuple[list[Measure], list[str]]:
     times_ms: list[float] = []
     for number in range(publishes):
         begun_s = time.perf_counter()
-        publish(queue, stage, [segment], PublishIdentity(writer=f"writer-{number % _WRITERS}", batch=number))
+        publish(queue, [segment], PublishIdentity(writer=f"writer-{number % _WRITERS}", batch=number))
         times_ms.append(1000 * (time.perf_counter() - begun_s))
         # The size as a reader finds it. Encoding once more costs less than looking at the file would.
         sizes_kb.append(len(codec.HEAD.seal(queue.head)) / 1000)

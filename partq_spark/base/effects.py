@@ -1,4 +1,5 @@
-"""What partq takes from the outside world: the time, waiting, chance. Simulations give their own.
+"""What partq takes from the outside world: the time, waiting, chance; and the one rule by which stores, queries and the
+coordinator try something again, which takes all three.
 
 Code that decides gets the time as an argument; code that acts takes it from here, so that nothing else has to be
 replaced for a process to be simulated. Threads that wait for each other, and sockets, keep their own time-outs.
@@ -6,12 +7,20 @@ replaced for a process to be simulated. Threads that wait for each other, and so
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
+
+from partq_spark.base.errors import Conflict, Unavailable
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+Uniform = Callable[[float, float], float]
 
 
 def boot_time_s() -> float:
@@ -44,7 +53,7 @@ class Effects:
     now_s: Callable[[], float] = boot_time_s
     time_us: Callable[[], int] = wall_time_us
     sleep: Callable[[float], None] = time.sleep
-    uniform: Callable[[float, float], float] = by_chance
+    uniform: Uniform = by_chance
     token: Callable[[], str] = new_token
 
     def while_awake(self) -> Effects:
@@ -62,10 +71,6 @@ def store_effects() -> Effects:
 # --- several calls side by side ---------------------------------------------------------------------------------------
 
 # Several calls of a store side by side: where each takes a while, and none depends on another.
-
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 class RunAll(Protocol):
@@ -91,3 +96,94 @@ def side_by_side(threads: Executor) -> RunAll:
         return [one.result() for one in begun]
 
     return run
+
+
+# --- trying again -----------------------------------------------------------------------------------------------------
+
+# `Retry` decides and gets time and chance as arguments; `Backoff` does the sleeping. Pauses double up to a bound, and
+# chance spreads them, so that those who failed together do not come back together. What may be repeated at all is for
+# the caller to know.
+
+RETRY_TIMEOUT_S: Final = 120.0
+"""For so long a store that does not answer is tried again, where nobody says otherwise."""
+
+LONGEST_WAIT_S: Final = 366 * 24 * 3600.0
+"""What a caller may say at most: a year, which no wait needs and every clock can count."""
+
+_LEAST_S: Final = 0.001
+"""Less than that is nothing to wait for; and a clock that is not so fine would never reach the end."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Retry:
+    """One trouble, until it is over: `timeout_s` after `since_s` (None: after its first failure began), or after
+    `tries` failures.
+
+    Pauses begin at `first_s` and end at `most_s`; `least` is the part of each that chance leaves. Conflicts are tried
+    again for `conflicts_s` at least: they are no outage, for the store answers, and somebody got on.
+    """
+
+    first_s: float
+    most_s: float
+    timeout_s: float = math.inf
+    tries: float = math.inf
+    least: float = 0.5
+    conflicts_s: float = 0.0
+    since_s: float | None = None
+    failures: int = 0
+
+    def failed(self, began_s: float) -> None:
+        """A try that began at `began_s` has failed."""
+        self.failures += 1
+        if self.since_s is None:
+            self.since_s = began_s
+
+    def succeeded(self) -> None:
+        """What comes next has all the time again."""
+        self.failures, self.since_s = 0, None
+
+    def tried_s(self, now_s: float) -> float:
+        """For how long it has been tried."""
+        return 0.0 if self.since_s is None else now_s - self.since_s
+
+    def pause_s(self, now_s: float, uniform: Uniform, *, conflict: bool = False) -> float | None:
+        """The wait before the next try, after one has `failed`; None: none is left."""
+        timeout_s = max(self.timeout_s, self.conflicts_s) if conflict else self.timeout_s
+        left_s = timeout_s - self.tried_s(now_s)
+        if left_s < _LEAST_S or self.failures >= self.tries:
+            return None
+        # bounded, for a float overflows at 2 ** 1024
+        whole_s = min(self.first_s * 2.0 ** min(self.failures - 1, 60), self.most_s)
+        return min(left_s, uniform(self.least * whole_s, whole_s))
+
+
+class Backoff:
+    """Sleeps between the tries of one operation, as `retry` says."""
+
+    def __init__(self, retry: Retry, effects: Effects) -> None:
+        self.retry = retry
+        self._effects = effects
+
+    def pause(self, cause: Exception, *, tried_s: float = 0.0) -> None:
+        """Sleep until the next try, or raise `cause` if none is left. `tried_s`: for so long it was tried below."""
+        now_s = self._effects.now_s()
+        self.retry.failed(now_s - tried_s)
+        pause_s = self.retry.pause_s(now_s, self._effects.uniform, conflict=isinstance(cause, Conflict))
+        if pause_s is None:
+            raise self._given_up(cause, now_s)
+        self._effects.sleep(pause_s)
+
+    def _given_up(self, cause: Exception, _now_s: float) -> Exception:
+        """What is raised after the last try."""
+        return cause
+
+    def call(self, operation: Callable[[], T]) -> T:
+        """What `operation` returns, called again while what it needs is unavailable. The time of a try that ran into a
+        time-out counts.
+        """
+        while True:
+            began_s = self._effects.now_s()
+            try:
+                return operation()
+            except Unavailable as cause:
+                self.pause(cause, tried_s=self._effects.now_s() - began_s)

@@ -21,8 +21,7 @@ from rich.console import Console
 
 from partq_spark import client
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
-from partq_spark.cli import output
-from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option
+from partq_spark.cli.commands import NAMESPACE, OWNERSHIP, STORE, json_option, print_json
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.demo.flights import KEY, ddl, prepare
 from partq_spark.demo.processes import Coordinator, Ledger, alone, default_place, keep_out_of_the_picture
@@ -109,7 +108,7 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
                 "store": store,
                 "moves": [asdict(move) for move in moves],
             }
-            output.print_json(told)
+            print_json(told)
         where = ["--store", store, *(["--namespace", namespace] if namespace != "default" else [])]
         screen.end(seconds, _commands(where, ownership))
         if not facts["ok"]:

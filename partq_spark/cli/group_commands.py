@@ -13,18 +13,19 @@ import click
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
-from partq_spark.base.timestamps import parse_rfc3339
-from partq_spark.cli import output
-from partq_spark.cli.arguments import (
+from partq_spark.base.words import parse_rfc3339
+from partq_spark.cli.commands import (
     OWNERSHIP,
     TIME,
+    Answer,
     Checked,
+    Facts,
+    View,
     command,
-    group_option,
     require_yes,
-    yes_option,
+    say,
 )
-from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numbers
+from partq_spark.cli.tables import MOST_ROWS, Table, TableColumn, numbers
 from partq_spark.client import words as sayings
 
 WATCH_S = 1.0
@@ -95,7 +96,6 @@ def _listed(found: Sequence[client.GroupSummary], queue: client.Queue) -> View:
 
 
 @command("alter")
-@group_option
 @click.option(
     "--from",
     "former",
@@ -128,8 +128,6 @@ def _altered(done: client.GroupAlteration, queue: client.Queue, group: str) -> V
 
 
 @command("remove")
-@group_option
-@yes_option("remove it")
 @click.option(
     "--force",
     is_flag=True,
@@ -157,7 +155,6 @@ def remove(queue: client.Queue, ownership: str | None, group: str, yes: bool, fo
 
 
 @command("status")
-@group_option
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) -> Iterator[Answer]:
     """Show which flow has which partition, and why one does not flow.
@@ -174,7 +171,7 @@ def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) 
             except Unavailable as error:
                 if not watch:
                     raise
-                output.say(f"partq: {error}", err=True)
+                say(f"partq: {error}", err=True)
             if not watch:
                 return
             time.sleep(WATCH_S)
@@ -203,14 +200,13 @@ def _sentences(lines: Sequence[str]) -> View:
     """What does not fit beside the columns of a table."""
     if lines:
         yield ""
-    yield from lines[: output.MOST_ROWS]
+    yield from lines[:MOST_ROWS]
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 @command("show")
-@group_option
 def checkpoints(queue: client.Queue, group: str) -> Iterator[Answer]:
     """Show the checkpoint of every partition.
 
@@ -272,7 +268,6 @@ CHECKPOINTS = tuple(
 
 
 @command("rewind")
-@group_option
 @click.option(
     "--partition",
     "partitions",
@@ -295,7 +290,6 @@ CHECKPOINTS = tuple(
 )
 @click.option("--by", type=click.IntRange(min=1), metavar="N", help="By so many messages of each partition.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@yes_option("do it")
 def rewind(
     queue: client.Queue,
     ownership: str | None,

@@ -84,13 +84,13 @@ QUEUE = {
     "describe": Lazy("Show what a queue is and what it holds.", "queue_commands:describe"),
     "alter": Lazy("Change a queue's partitions, columns and settings.", "queue_commands:alter"),
     "delete": Lazy("Delete a queue, its messages and how far its groups were, for good.", "queue_commands:delete"),
-    "resolve": Lazy("Say what batches are that were refused.", "housekeeping_commands:resolve"),
+    "resolve": Lazy("Say what batches are that were refused.", "operating_commands:resolve"),
     "subscribe": Lazy("Let a queue attract messages by their topics.", "queue_commands:subscribe"),
     "unsubscribe": Lazy("Take subscriptions back.", "queue_commands:unsubscribe"),
     "subscriptions": Lazy("List subscriptions.", "queue_commands:subscriptions"),
-    "trim": Lazy("Make old messages unreadable.", "housekeeping_commands:trim"),
-    "compact": Lazy("Join small stored pieces into large ones.", "housekeeping_commands:compact"),
-    "collect": Lazy("Delete stored objects that nothing needs.", "housekeeping_commands:collect"),
+    "trim": Lazy("Make old messages unreadable.", "operating_commands:trim"),
+    "compact": Lazy("Join small stored pieces into large ones.", "operating_commands:compact"),
+    "collect": Lazy("Delete stored objects that nothing needs.", "operating_commands:collect"),
 }
 CHECKPOINTS = {
     "show": Lazy("Show the checkpoint of every partition.", "group_commands:checkpoints"),
@@ -101,7 +101,7 @@ GROUP = {
     "list": Lazy("List the consumer groups of a queue.", "group_commands:list_all"),
     "remove": Lazy("Remove a consumer group for good.", "group_commands:remove"),
 }
-COORDINATOR = {"run": Lazy("Decide who gets which partition, in the foreground.", "process_commands:coordinator_run")}
+COORDINATOR = {"run": Lazy("Decide who gets which partition, in the foreground.", "operating_commands:coordinator_run")}
 COMMANDS: Mapping[str, Lazy | LazyGroup] = {
     "queue": LazyGroup(table=QUEUE, summary="Create, show, change and clean up queues."),
     "publish": Lazy("Publish messages from a file or standard input.", "message_commands:publish"),
@@ -122,13 +122,13 @@ COMMANDS: Mapping[str, Lazy | LazyGroup] = {
         summary="List, change and remove a queue's consumer groups.",
         help="List a queue's consumer groups, change how one is shared, and remove one.",
     ),
-    "ui": Lazy("Show queues, groups and messages in a browser, live.", "process_commands:ui"),
+    "ui": Lazy("Show queues, groups and messages in a browser, live.", "operating_commands:ui"),
     "coordinator": LazyGroup(
         table=COORDINATOR,
         summary="Run the sidecar that shares partitions.",
         help="Run the sidecar that shares a group's partitions among its flows.",
     ),
-    "spark-home": Lazy("Make a Spark home whose Python workers start quickly.", "process_commands:spark_home"),
+    "spark-home": Lazy("Make a Spark home whose Python workers start quickly.", "operating_commands:spark_home"),
     "demo": Lazy("Send real flights through a queue with Spark.", "demo:demo"),
 }
 EPILOG = """\b

@@ -14,22 +14,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import WrongUse
-from partq_spark.cli import output
-from partq_spark.cli.arguments import NAME, TOPIC, Checked, checked_by, command
-from partq_spark.cli.output import Answer, ProgressBar, Table, TableColumn, View
+from partq_spark.base.words import printable
+from partq_spark.cli.commands import NAME, TOPIC, Answer, Checked, View, checked_by, command, document, say
+from partq_spark.cli.tables import Table, TableColumn
 from partq_spark.client.arguments import STANDARD_INPUT
 
 if TYPE_CHECKING:
-    from partq_spark.client.checks import NamespaceAddress
+    from rich.progress import Progress, TaskID
 
+    from partq_spark.client.arguments import NamespaceAddress
+
+_SHOWN_AFTER_S = 0.5  # of the progress bar
 PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
 
 
@@ -84,10 +87,8 @@ def publish(
     with ExitStack() as stack:
         try:
             made = stack.enter_context(
-                client.Queue(name or "", **asdict(where)).publication(publish_id=publish_id)
-                if topic is None
-                else client.topic_publication(
-                    topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **asdict(where)
+                client.Publication(
+                    where, queue=name, topic=topic, publish_id=publish_id, fail_unattracted=fail_unattracted
                 )
             )
             read = None
@@ -119,13 +120,61 @@ def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> N
 def _invite(made: client.Publication) -> None:
     """Tell a person at a terminal what is expected."""
     example = '{"key": "a", "value": "text"}' if made.ddl is None else f"objects of {made.ddl:.200}"
-    output.say(f"Reading JSON lines, {example}; Ctrl-D ends.", err=True)
+    say(f"Reading JSON lines, {example}; Ctrl-D ends.", err=True)
 
 
 def _drain(path: str) -> None:
     """Read standard input to its end and forget it, so that its writer does not die of a broken pipe."""
     while path == STANDARD_INPUT and sys.stdin is not None and sys.stdin.buffer.read(1 << 20):
         pass
+
+
+class ProgressBar:
+    """A progress bar on standard error: none where no terminal is, none for what is quick. Use as a context manager.
+    Shows the share done where it is known, the number of messages, and the rate.
+    """
+
+    def __init__(self, doing: str) -> None:
+        self._doing = printable(doing)
+        self._watched = sys.stderr.isatty()
+        self._begun_s = time.monotonic()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown is not None:
+            self._shown[0].stop()
+
+    def update(self, messages: int, done: int, total: int | None) -> None:
+        """`done` of `total` is read (None: nobody knows of how much), `messages` so far."""
+        elapsed_s = time.monotonic() - self._begun_s
+        if not self._watched or elapsed_s < _SHOWN_AFTER_S:
+            return
+        if self._shown is None:
+            self._shown = self._start()
+        bar, task = self._shown
+        bar.update(task, completed=done, total=total, messages=messages, rate=messages / elapsed_s)
+
+    def _start(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[messages]:,} messages"),
+            TextColumn("{task.fields[rate]:,.0f}/s", style="dim"),
+            TimeRemainingColumn(compact=True),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        task = bar.add_task(self._doing, total=None, messages=0, rate=0.0)
+        bar.start()
+        return bar, task
 
 
 # --- how it ended -----------------------------------------------------------------------------------------------------
@@ -136,10 +185,10 @@ def _document(report: client.PublishReport) -> object:
     if not any(each.published for each in report.queues):
         report = replace(report, messages=0, without_key=0)
     if report.topic is not None:
-        return output.document(report)
+        return document(report)
     told: dict[str, Any] = {"published": False, "already_published": False, "messages": 0}
     told |= {"without_key": report.without_key, "partitions": [], "sequence": None, "timestamp": None}
-    done = output.document(report.queues[0]) if report.queues else {}
+    done = document(report.queues[0]) if report.queues else {}
     return {name: done.get(name, value) for name, value in told.items()}
 
 
@@ -193,7 +242,7 @@ def _uninterrupted(publish_id: str | None) -> Iterator[None]:
 
     def note(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        output.say("Publishing is about to end; interrupt again to give up waiting.", err=True)
+        say("Publishing is about to end; interrupt again to give up waiting.", err=True)
 
     former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -249,7 +298,7 @@ def _place(message: client.Message) -> dict[str, Any]:
     return {
         "partition": message.partition,
         "offset": message.offset,
-        "timestamp": output.document(message.timestamp),
+        "timestamp": document(message.timestamp),
     }
 
 

@@ -13,23 +13,25 @@ import click
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import PartqError, WrongUse
-from partq_spark.cli import output
-from partq_spark.cli.arguments import (
+from partq_spark.cli.commands import (
     NAME,
     PARTITIONS,
     TOPIC,
+    Answer,
     Checked,
+    Facts,
+    View,
     checked_by,
     command,
     require_yes,
+    say,
     settings_options,
-    yes_option,
 )
-from partq_spark.cli.output import Answer, Facts, Table, TableColumn, View, numbers
+from partq_spark.cli.tables import Table, TableColumn, numbers
 from partq_spark.client import words as sayings
 
 if TYPE_CHECKING:
-    from partq_spark.client.checks import NamespaceAddress
+    from partq_spark.client.arguments import NamespaceAddress
 
 COLUMNS = Checked[str]("ddl", checked_by("checked_ddl"))
 SUBSCRIPTION = Checked[str]("subscription", checked_by("checked_subscription"))
@@ -37,6 +39,7 @@ subscriptions_argument = click.argument("wanted", metavar="SUBSCRIPTION...", typ
 ANYTHING = "anything by its topic"
 LET_ONE = "Let one: partq queue subscribe NAME SUBSCRIPTION"
 DAMAGED = "damaged"
+DRAINS = (*numbers("partition", "acknowledged", "end"), TableColumn("left", lambda each: each.messages, ">"))
 _BAR = 16  # characters of the longest bar
 
 
@@ -136,19 +139,25 @@ def describe(queue: client.Queue, count_bytes: bool) -> Iterator[Answer]:
 
 def _described(found: client.QueueDescription, count_bytes: bool) -> View:
     yield Facts(sayings.queue_in_words(found))
-    if found.schema is not None:
-        yield ""
-        yield _columns(found.schema)
+    yield from _columns(found)
     most = max(each.messages for each in found.partitions)
     columns = [*numbers("partition", "earliest", "next", "messages")]
     if count_bytes:
         columns.append(TableColumn("stored", lambda each: "" if each.bytes is None else words.size(each.bytes), ">"))
-    columns.append(TableColumn("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
+    columns.append(TableColumn("", lambda each: _bar(each.messages, most), style=lambda _: "cyan"))
     yield ""
     yield Table(values=found.partitions, columns=columns, noun="partition")
 
 
-def _columns(schema: client.SchemaDescription) -> Table:
+def _bar(count: int, most: int) -> str:
+    """Something is never shown as nothing."""
+    return "█" * max(round(_BAR * count / most), 1) if count else ""
+
+
+def _columns(found: client.QueueDescription) -> View:
+    schema = found.schema
+    if schema is None:
+        return
     columns = [
         TableColumn("column", lambda each: each.name, "*"),
         TableColumn("type", lambda each: each.type, "*"),
@@ -156,8 +165,9 @@ def _columns(schema: client.SchemaDescription) -> Table:
     ]
     if schema.version > 1:
         columns.append(TableColumn("since version", lambda each: each.since, ">"))
-        columns.append(TableColumn("before", lambda each: " → ".join(each.former)))
-    return Table(values=schema.columns, columns=columns, noun="column")
+        columns.append(TableColumn("before", lambda each: " → ".join(former.type for former in each.former)))
+    yield ""
+    yield Table(values=schema.columns, columns=columns, noun="column")
 
 
 # --- alter ------------------------------------------------------------------------------------------------------------
@@ -214,7 +224,7 @@ def alter(
         **given,
     )
     if done.groups is None:
-        output.say("The queue was altered; what its groups have left cannot be read now.", err=True)
+        say("The queue was altered; what its groups have left cannot be read now.", err=True)
     yield Answer(done, _altered(done))
 
 
@@ -230,15 +240,11 @@ def _altered(done: client.Alteration) -> View:
 
 def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
     """What each group has to acknowledge first. `done`: the count has changed."""
-    columns = (
-        *numbers("partition", "acknowledged", "end"),
-        TableColumn("left", lambda each: each.messages, ">"),
-    )
     for each in groups:
         yield sayings.first(each, done=done)
         if each.first:
             # Where not everything can be shown, what takes longest.
-            yield Table(values=each.first, columns=columns, noun="partition", first=lambda drain: -drain.messages)
+            yield Table(values=each.first, columns=DRAINS, noun="partition", first=lambda drain: -drain.messages)
             yield from sayings.waits_in_words(each, done=done)
     if not groups:
         yield "The queue has no group that could wait for anything."
@@ -248,7 +254,6 @@ def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
 
 
 @command("delete")
-@yes_option("delete it")
 def delete(queue: client.Queue, yes: bool) -> Iterator[Answer]:
     """Delete a queue, its messages and how far its groups were, for good.
 

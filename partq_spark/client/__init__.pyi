@@ -12,15 +12,14 @@ from partq_spark.client.acknowledge import Held as Held
 from partq_spark.client.acknowledge import InHand as InHand
 from partq_spark.client.acknowledge import KeySequences as KeySequences
 from partq_spark.client.altering import Alteration as Alteration
-from partq_spark.client.altering import CountChange as CountChange
+from partq_spark.client.altering import Change as Change
 from partq_spark.client.altering import Drain as Drain
 from partq_spark.client.altering import GroupPlan as GroupPlan
 from partq_spark.client.altering import KeySample as KeySample
-from partq_spark.client.altering import SettingChange as SettingChange
-from partq_spark.client.batches import Batch as Batch
+from partq_spark.client.altering import SchemaAlteration as SchemaAlteration
+from partq_spark.client.consumer import Batch as Batch
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue
-from partq_spark.client.describing import KnownLayout as KnownLayout
 from partq_spark.client.describing import LogDescription as LogDescription
 from partq_spark.client.describing import PartitionDescription as PartitionDescription
 from partq_spark.client.describing import QueueDescription as QueueDescription
@@ -37,7 +36,6 @@ from partq_spark.client.groups import RewindUnfinished as RewindUnfinished
 from partq_spark.client.maintaining import Collection as Collection
 from partq_spark.client.maintaining import Compaction as Compaction
 from partq_spark.client.maintaining import Deleted as Deleted
-from partq_spark.client.maintaining import KeptOffsets as KeptOffsets
 from partq_spark.client.maintaining import Resolved as Resolved
 from partq_spark.client.maintaining import SubscriptionChange as SubscriptionChange
 from partq_spark.client.maintaining import Trimmed as Trimmed
@@ -58,11 +56,6 @@ from partq_spark.client.queues import list_subscriptions as list_subscriptions
 from partq_spark.client.queues import open_queue as open_queue
 from partq_spark.client.queues import search_messages as search_messages
 from partq_spark.client.queues import topic_publication as topic_publication
-from partq_spark.client.schemas import ColumnDescription as ColumnDescription
-from partq_spark.client.schemas import SchemaAlteration as SchemaAlteration
-from partq_spark.client.schemas import SchemaChange as SchemaChange
-from partq_spark.client.schemas import SchemaDescription as SchemaDescription
-from partq_spark.client.schemas import WidenedColumn as WidenedColumn
 from partq_spark.group.lifecycle import GroupSummary as GroupSummary
 from partq_spark.group.model import PartitionStatus as PartitionStatus
 from partq_spark.group.model import RebalanceStatus as RebalanceStatus
@@ -72,4 +65,5 @@ from partq_spark.group.status import FlowView as FlowView
 from partq_spark.group.status import GroupView as GroupView
 from partq_spark.group.status import HandoffView as HandoffView
 from partq_spark.group.status import PartitionView as PartitionView
+from partq_spark.log.model import Layout as Layout
 from partq_spark.log.settings import QueueConfig as QueueConfig

@@ -9,15 +9,14 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.client import describing, schemas
-from partq_spark.client.arguments import opened_ownership, ownership_url
+from partq_spark.client import describing
+from partq_spark.client.arguments import columns_from, opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
-from partq_spark.client.schemas import SchemaAlteration
 from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
@@ -25,8 +24,10 @@ from partq_spark.log import admin, layouts, tree
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.settings import QueueConfig, check_settings
+from partq_spark.log.settings import QueueConfig, Value, check_settings
 from partq_spark.query import limits
+
+T = TypeVar("T")
 
 SAMPLE_MESSAGES: Final = 10_000
 SAMPLE_BYTES: Final = 64 * 1024 * 1024
@@ -36,12 +37,24 @@ _log = logging.getLogger("partq.client")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SettingChange:
-    """A setting by its name in `QueueConfig`, as it was and is to be."""
+class Change(Generic[T]):
+    """What has a name (a setting as in `QueueConfig`, `partitions`, a column), as it was and is to be."""
 
-    setting: str
-    from_: float | int | str | None
-    to: float | int | str | None
+    name: str
+    from_: T
+    to: T
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaAlteration:
+    """How a queue's columns changed, or would: the DDL before and after; those that were `added`, as DDL, and those
+    that were `widened`, by their types in Spark's words.
+    """
+
+    from_: str
+    to: str
+    added: tuple[str, ...]
+    widened: tuple[Change[str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,16 +95,6 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CountChange:
-    """Another number of partitions: which numbers come, and which go when they are delivered to their end."""
-
-    from_: int
-    to: int
-    new: tuple[int, ...]
-    removed: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Alteration:
     """What altering a queue did, or with `dry_run` would do.
 
@@ -102,9 +105,9 @@ class Alteration:
 
     queue: str
     dry_run: bool
-    settings: tuple[SettingChange, ...]
+    settings: tuple[Change[Value], ...]
     schema: SchemaAlteration | None
-    partitions: CountChange | None
+    partitions: Change[int] | None
     sample: KeySample | None
     groups: tuple[GroupPlan, ...] | None
     description: QueueDescription
@@ -166,16 +169,15 @@ def alter(
     dry_run: bool,
     ownership: str | None,
 ) -> Alteration:
-    """None for what stays, `...` for settings that do. `add_column` and `widen` are DDL. `schema` is all of the
+    """None for what stays; `settings` are those that change. `add_column` and `widen` are DDL. `schema` is all of the
     columns: a queue has them already, or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where
     nothing is given.
     """
-    settings = {name: value for name, value in settings.items() if value is not ...}
     check_settings(settings)
     alters_columns = add_column is not None or widen is not None
     if partitions is None and not settings and not alters_columns and schema is None:
         raise Invalid("nothing to alter: give partitions, add_column, widen or at least one setting")
-    wanted = schemas.columns_from(schema, None)
+    wanted = columns_from(schema, None)
     sample: KeySample | None = None
     groups: tuple[GroupPlan, ...] | None = ()
     with opened_ownership(ownership_url(ownership), queue.store) as place:
@@ -199,16 +201,17 @@ def alter(
         groups = _known_plans(queue, after)
     changed = None
     if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
-        changed = schemas.alteration(before.columns, after.columns)
+        changed = _column_changes(before.columns, after.columns)
     return Alteration(
         queue=queue.name,
         dry_run=dry_run,
         settings=tuple(
-            SettingChange(setting=name, from_=getattr(before.config, name), to=value)
-            for name, value in settings.items()
+            Change(name=name, from_=getattr(before.config, name), to=value) for name, value in settings.items()
         ),
         schema=changed,
-        partitions=None if partitions is None else _count_change(before.partitions, after.partitions),
+        partitions=None
+        if partitions is None
+        else Change(name="partitions", from_=before.partitions, to=after.partitions),
         sample=sample,
         groups=groups,
         description=describing.queue_description(before if dry_run else after, queue.store.url),
@@ -229,17 +232,27 @@ def announce(queue: QueueLog, ownership: Ownership) -> None:
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
 
 
+def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:
+    """From one version of a queue's columns to a later one."""
+    widened = (
+        Change(name=column.name, from_=column.type_at(before.version), to=column.type)
+        for column in after.columns
+        if column.since <= before.version and column.type_at(before.version) != column.type
+    )
+    return SchemaAlteration(
+        from_=before.ddl,
+        to=after.ddl,
+        added=tuple(str(column) for column in after.columns if column.since > before.version),
+        widened=tuple(widened),
+    )
+
+
 # --- what a change of the partition count means ----------------------------------------------------------------------
 
 
 def group_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...]:
     """What every group of `head` has left of earlier layouts, by its checkpoints; `head` may be one that is to come."""
     return tuple(_group_plan(progress_of(queue, name, head), name) for name in sorted(head.groups))
-
-
-def _count_change(before: int, after: int) -> CountChange:
-    """Which partitions come and go."""
-    return CountChange(from_=before, to=after, new=tuple(range(before, after)), removed=tuple(range(after, before)))
 
 
 def _group_plan(progress: GroupProgress, group: str) -> GroupPlan:

@@ -1,5 +1,5 @@
 """The arguments of the public callables, checked in one place: by what their signatures say; and what those name (a
-store, a namespace, an ownership, a time) as the log and the groups work with it.
+store, a namespace, an ownership, columns, a time) as the log and the groups work with it.
 
 `@checked` stands on a function, or on a class for its public methods. The annotation of a parameter says what it takes
 and what the function gets: `int` is a whole number (also numpy's, no bool), `float` finite seconds (no Decimal), `str`
@@ -27,21 +27,28 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
+from partq_spark.base.effects import LONGEST_WAIT_S
 from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.json_documents import MOST
-from partq_spark.base.retry import LONGEST_WAIT_S
-from partq_spark.base.timestamps import parse_rfc3339, unix_us
-from partq_spark.log.connect import NamespaceAddress
+from partq_spark.base.words import parse_rfc3339, unix_us
+from partq_spark.group.documents.urls import canonical_ownership, default_ownership
+from partq_spark.log.admin import checked_partitions
+from partq_spark.log.destinations import checked_subscription, checked_topic
 from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
-from partq_spark.log.settings import Setting
+from partq_spark.log.queue import NamespaceAddress
+from partq_spark.log.settings import QueueConfig, Setting
 from partq_spark.objects.urls import canonical_url, default_store
 
 if TYPE_CHECKING:
     from partq_spark.group.ownership import Ownership
+    from partq_spark.log.schema.columns import Columns
     from partq_spark.objects.api import ObjectStore
     from partq_spark.query.settings import Boundary
+
+# Those of the rooms below, for the command line, which knows the client alone.
+__all__ = ["NamespaceAddress", "checked_partitions", "checked_subscription", "checked_topic"]
 
 FileKind = Literal["csv", "json", "parquet"]
 _FILE_KINDS: Final[Mapping[str, FileKind]] = {
@@ -239,6 +246,11 @@ def address(store: str | None, namespace: str, retry_timeout_s: float) -> Namesp
     )
 
 
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a function's arguments that are a queue's settings, but for what is left as it is (`...`)."""
+    return {name: given[name] for name in QueueConfig.settings() if given[name] is not ...}
+
+
 def checked_publish_id(text: str) -> str:
     """Raises `Invalid` unless it is 1 to 255 bytes of printable text."""
     # Half a surrogate, what Python makes of an argument that is not UTF-8, is not printable and has no bytes.
@@ -258,6 +270,43 @@ def checked_file_kind(path: str) -> tuple[FileKind, bool]:
             ".parquet"
         )
     return kind, compressed
+
+
+def checked_ddl(text: str) -> str:
+    """Columns as DDL, as partq writes it. Raises `Invalid` with the place of what does not parse."""
+    from partq_spark.log.schema.ddl import ddl_of, parse_ddl
+
+    return ddl_of(parse_ddl(text))
+
+
+def columns_from(schema: Any, key: str | None) -> Columns | None:
+    """The columns of a queue as they are given: a DDL or the JSON of a `StructType` as text, a `StructType`, a
+    `pyarrow.Schema`; None for an untyped queue. Raises `WrongUse` by place or column.
+    """
+    if schema is None:
+        if key is not None:
+            raise WrongUse(
+                f"key={key!r} names a column, and there is no schema: give the schema too, or leave key out (a message "
+                "of an untyped queue has a key of its own)"
+            )
+        return None
+    from pyarrow import Schema
+
+    from partq_spark.log.schema import versions
+
+    if not isinstance(schema, str | Schema):  # a `StructType` is known by its `json`: pyspark is not imported
+        to_json = getattr(schema, "json", None)
+        text = to_json() if callable(to_json) else None
+        if not isinstance(text, str) or not text.startswith("{"):
+            raise WrongUse(
+                f"schema is of type {type(schema).__name__}: give a DDL such as 'id BIGINT NOT NULL, name STRING', a "
+                "StructType or a pyarrow.Schema"
+            )
+        schema = text
+    try:
+        return versions.columns_of(versions.schema_from(schema), key)
+    except Invalid as error:
+        raise WrongUse(str(error)) from error
 
 
 def time_us(time: datetime | str) -> int:
@@ -282,9 +331,7 @@ def place(given: str | datetime | Mapping[int, int]) -> Boundary:
 
 def ownership_url(given: str | None) -> str:
     """Where ownership is kept: as given, else as `$PARTQ_OWNERSHIP` says, else `none`. Raises `Invalid`."""
-    from partq_spark.group.documents import urls
-
-    return urls.default_ownership(os.environ) if given is None else urls.canonical_ownership(given)
+    return default_ownership(os.environ) if given is None else canonical_ownership(given)
 
 
 def ownership_for(head: Head, group: str, given: str | None, store_url: str) -> str:

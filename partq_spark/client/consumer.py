@@ -1,4 +1,4 @@
-"""A consumer in plain Python: a flow of its group like any other.
+"""A consumer in plain Python, a flow of its group like any other, and what its user sees of a batch.
 
 It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of
 `query.consumer_process`), as an application that acknowledges by itself. What is here runs in the caller's threads and
@@ -16,14 +16,92 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import checked
-from partq_spark.client.batches import Batch, fate_of
+from partq_spark.client.batches import BatchTrace, Delivery, fate_of, stream
+from partq_spark.client.messages import Message, messages_of
 from partq_spark.client.taking import Ask, Taking
-from partq_spark.log.connect import QueueAddress, open_queue
-from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
+from partq_spark.log.queue import open_queue
+from partq_spark.log.reading import Piece
+from partq_spark.query.columns import named_columns
+from partq_spark.query.settings import STORED, SourceOptions
+
+
+@checked
+class Batch:
+    """Messages that were given out together: iterate over them, or take them as a table (`__arrow_c_stream__`, so that
+    pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source, or those that the consumer was
+    asked for. Iterating gives whole messages; where these columns do not make any, they are read again.
+    """
+
+    def __init__(self, giver: Taking, delivery: Delivery) -> None:
+        self._giver = giver
+        self._delivery = delivery
+
+    def __del__(self) -> None:
+        delivery = getattr(self, "_delivery", None)  # a signal's exception comes before the first line, too
+        if delivery is not None and not (delivery.is_looked_into or delivery.is_settled):
+            self._giver.dropped(delivery)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The messages as the log keeps them, with what of them is wanted."""
+        self._delivery.is_looked_into = True
+        return self._delivery.pieces or ()
+
+    @property
+    def is_settled(self) -> bool:
+        """Acknowledged as a whole, or released."""
+        return self._delivery.is_settled
+
+    @property
+    def trace(self) -> BatchTrace | None:
+        """Where it stands in a trace; None: tracing is off."""
+        return self._delivery.trace
+
+    def __len__(self) -> int:
+        return sum(piece.batch.num_rows for piece in self.pieces)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._messages(self.pieces)
+
+    def _messages(self, pieces: Sequence[Piece]) -> Iterator[Message]:
+        of = self._delivery
+        is_whole = of.wanted is None or (of.columns is None and set(STORED.values()) <= set(of.wanted.stored))
+        for piece in pieces if is_whole else of.read(None):
+            yield from messages_of(piece, of.queue, of.columns, of.below)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        of = self._delivery
+        wanted = of.wanted or named_columns(of.columns, None)
+        return stream(self.pieces, of.queue, of.below, wanted).__arrow_c_stream__(requested_schema)
+
+    def acknowledge(self, message: Message | None = None) -> frozenset[int]:
+        """All of it is dealt with; or of one partition everything up to this message. What came before it in the same
+        partitions, in earlier batches, is too. Returns the partitions for which that does not count, because they have
+        moved on since, or were given out anew after a release: their messages come again.
+
+        Raises `Invalid` for a message of another batch, and in a forked child; `Fenced` if another took the whole group
+        over (`ownership="none"`), `Unavailable` if a store does not answer: repeating it is harmless.
+        """
+        due = self._delivery.ends
+        if message is not None:
+            end = due.get(message.partition)
+            if end is None or message.offset >= end.offset:
+                raise Invalid(
+                    f"offset {message.offset} of partition {message.partition} is not in this batch: acknowledge a "
+                    "message by the batch that it came in"
+                )
+            due = {message.partition: end._replace(offset=message.offset + 1)}
+        return frozenset(due.keys() - self._giver.acknowledge(self._delivery, due))
+
+    def release(self) -> None:
+        """What of it is not acknowledged comes again, marked: with the next batches, here or elsewhere. Raises as
+        `acknowledge`.
+        """
+        self._giver.release(self._delivery)
 
 
 @checked
@@ -37,36 +115,19 @@ class Consumer:
 
     def __init__(
         self,
-        target: QueueAddress,
-        group: GroupOptions,
+        options: SourceOptions,
         *,
-        acknowledge: Literal["next", "manual"],
-        start: Boundary,
+        by_next: bool,
         columns: Sequence[str] | None,
-        max_messages: int,
-        max_bytes: int,
         idle_timeout_s: float | None,
     ) -> None:
         """Reads the queue's head, and joins nothing yet; of a typed queue the consumer keeps the columns that it has
-        there. Raises `Invalid` for a number out of its range, and for a column that there is not.
+        there. `by_next`: asking for the next batch acknowledges the last. Raises `Invalid` for a column that there is
+        not.
         """
-        if max_messages < 1 or max_bytes < 1 or group.session_timeout_s < 5:
-            raise Invalid(
-                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={group.session_timeout_s} is "
-                "not allowed: give at least 1, 1 and 5"
-            )
-        options = SourceOptions(
-            target=target,
-            group=group,
-            start=start,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            max_delivered_unacked=None if acknowledge == "next" else 10_000,
-            include_headers=True,
-        )
-        self._by_next = acknowledge == "next"
+        self._by_next = by_next
         self._idle_timeout_s = idle_timeout_s
-        self._taking = Taking(options, open_queue(target).refresh(), columns)
+        self._taking = Taking(options, open_queue(options.target).refresh(), columns)
         self._guard = threading.RLock()  # entered and left by C alone: no exception comes in between
         self._ask: Ask | None = None
         self._former: Any = None  # what SIGTERM did before

@@ -13,10 +13,8 @@ from datetime import datetime
 from typing import TypeVar
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
-from partq_spark.base.timestamps import as_datetime
-from partq_spark.client import schemas
+from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import opened_ownership, ownership_for, ownership_url
-from partq_spark.client.schemas import SchemaDescription
 from partq_spark.group import codec as group_codec
 from partq_spark.group import retention
 from partq_spark.group.lifecycle import key_of, progress_of
@@ -24,9 +22,10 @@ from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.retention import HeldBack
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import codec, tree
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import Head, Layout, at
 from partq_spark.log.publish import TRANSACTION
 from partq_spark.log.queue import QueueLog, oldest_us, published_us
+from partq_spark.log.schema.columns import Columns
 from partq_spark.log.settings import QueueConfig
 
 T = TypeVar("T")
@@ -75,17 +74,6 @@ class PartitionDescription:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KnownLayout:
-    """A partition count: the present one, or one of which messages are still there. `generation` counts the changes,
-    `begin` is the first offset of each partition under it.
-    """
-
-    generation: int
-    partitions: int
-    begin: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LogDescription:
     """The log's shape: the number of the head's last change, and its size in bytes; publishes in the head, chunks below
     it, pieces in which the messages lie, chunks on the longest way from the head to a message.
@@ -121,7 +109,9 @@ class QueueDescription:
     one may count twice. `resolutions` are what persons said of refused batches, oldest first.
     `oldest` is when the oldest message was published, `oldest_age_s` how long ago that is. `held_back` is what groups
     have not acknowledged, most messages first; None where that was not looked for, as `oldest` then. `schema` are the
-    columns of a typed queue, None of another. `problems`: what of the log cannot be read.
+    columns of a typed queue (`ddl`, `key`, `version`, and of each its `name`, `type`, `nullable`, the version `since`
+    which it is there, and `former` types), None of another. `layouts` are the partition counts of which messages are
+    still there, the present one last. `problems`: what of the log cannot be read.
     """
 
     namespace: str
@@ -131,8 +121,8 @@ class QueueDescription:
     created: datetime
     last_published: datetime | None
     config: QueueConfig
-    schema: SchemaDescription | None
-    layouts: tuple[KnownLayout, ...]
+    schema: Columns | None
+    layouts: tuple[Layout, ...]
     messages: int
     bytes: int
     quota_used: float | None
@@ -148,7 +138,7 @@ class QueueDescription:
     problems: tuple[str, ...] = ()
 
     @property
-    def layout(self) -> KnownLayout:
+    def layout(self) -> Layout:
         """The present one."""
         return self.layouts[-1]
 
@@ -211,18 +201,12 @@ def queue_description(head: Head, store: str) -> QueueDescription:
         created=as_datetime(head.created_us),
         last_published=_last_published(head),
         config=head.config,
-        schema=None if head.columns is None else schemas.schema_description(head.columns),
-        layouts=tuple(
-            KnownLayout(generation=each.generation, partitions=each.partitions, begin=each.begin)
-            for each in head.layouts
-        ),
+        schema=head.columns,
+        layouts=head.layouts,
         messages=head.messages,
         bytes=head.stored_bytes,
         quota_used=_quota_used(head),
-        partitions=tuple(
-            PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
-            for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
-        ),
+        partitions=partitions_of(head),
         groups={name: head.groups[name].start for name in sorted(head.groups)},
         subscriptions=head.subscriptions,
         writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
@@ -244,6 +228,14 @@ def queue_description(head: Head, store: str) -> QueueDescription:
             slices=sum(ref.slices for ref in head.tree) + sum(len(entry.slices) for entry in head.entries),
             depth=max((ref.level + 1 for ref in head.tree), default=0),
         ),
+    )
+
+
+def partitions_of(head: Head) -> tuple[PartitionDescription, ...]:
+    """What the head says of each, removed ones too."""
+    return tuple(
+        PartitionDescription(partition=partition, earliest=earliest, next=after, messages=after - earliest)
+        for partition, (earliest, after) in enumerate(zip(head.earliest, head.next, strict=True))
     )
 
 

@@ -14,10 +14,11 @@ from typing import Final
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.client.arguments import time_us
+from partq_spark.client.describing import PartitionDescription, partitions_of
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import admin, housekeeping, writers
-from partq_spark.log.connect import Namespace
+from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import checked_topic, matches
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PUBLISH_ID, TRANSACTION
@@ -28,15 +29,6 @@ MOST_STEPS: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeptOffsets:
-    """What can be read of a partition: offsets from `earliest` to before `next`."""
-
-    partition: int
-    earliest: int
-    next: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Trimmed:
     """What a trim did: `trimmed` messages went, `messages` can still be read, `held_back` was asked for and stays."""
 
@@ -44,7 +36,7 @@ class Trimmed:
     trimmed: int
     messages: int
     held_back: tuple[HeldBack, ...]
-    partitions: tuple[KeptOffsets, ...]
+    partitions: tuple[PartitionDescription, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,10 +106,7 @@ def trim(queue: QueueLog, before: datetime | str | Mapping[int, int]) -> Trimmed
         trimmed=done.trimmed,
         messages=after.messages,
         held_back=done.held_back,
-        partitions=tuple(
-            KeptOffsets(partition=partition, earliest=earliest, next=after.next[partition])
-            for partition, earliest in enumerate(after.earliest)
-        ),
+        partitions=partitions_of(after),
     )
 
 

@@ -1,6 +1,6 @@
 """A message as programs see it, and browsing: messages are read where they lie, and nothing is taken, marked or held
 back. What Python makes of the values of a typed queue's rows stands at the end, and their JSON, in the forms that
-`partq publish` reads (`files.parsing`); both are pure.
+`partq publish` reads (`parsing`); both are pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.timestamps import as_datetime, format_rfc3339, unix_us
+from partq_spark.base.words import as_datetime, format_rfc3339, unix_us
 from partq_spark.client import arguments
 from partq_spark.log import tree
 from partq_spark.log.model import Head
@@ -29,7 +29,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
-from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME
+from partq_spark.log.segment import HEADERS_NAME, TIMES_NAME
 
 MOST_SEARCHED: Final = 20_000
 """Messages in which one search looks for a key: the next one goes on from there."""

@@ -9,29 +9,30 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from operator import call
 from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 from pyarrow import types as is_
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Invalid
+from partq_spark.base.tracing import SEND, Span, SpanSubject, Tracing, is_trace_header, of_headers
 from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log import destinations, fanout
-from partq_spark.log.connect import NamespaceAddress, shared_namespace
-from partq_spark.log.destinations import FanPlan
+from partq_spark.log.admin import shared_namespace
+from partq_spark.log.destinations import FanPlan, StagedSegment
+from partq_spark.log.fanout import MOST_CHANGES
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
-from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, publish
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import MOST_CHANGES
+from partq_spark.log.queue import NamespaceAddress, QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
-from partq_spark.log.staged import Staged
+from partq_spark.log.segment import HEADERS, HEADERS_NAME, segment_schema
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
@@ -249,6 +250,38 @@ def _buffer(value: object) -> bytes | bytearray | memoryview:
     return value
 
 
+# --- in traces --------------------------------------------------------------------------------------------------------
+
+
+def begin_span(tracing: Tracing, where: SpanSubject, message: Outgoing) -> None:
+    """A message is sent, in its sender's thread: a span until it is durable or has failed. It gets the headers that
+    name its span, unless it has such headers already, whose span the new one links to; or the queue would not take it
+    with them.
+    """
+    given = any(is_trace_header(name) for name, _ in message.headers)
+    context = of_headers(message.headers) if given else None
+    span = tracing.begin(SEND, where, links=() if context is None else (context,))
+    if not given:
+        headers = span.headers()
+        size = sum(len(name) + len(value) for name, value in headers)
+        if size <= message.room:
+            message.headers = (*message.headers, *headers)
+            message.size += size
+    message.future.add_done_callback(partial(_sent, span))
+
+
+def _sent(span: Span, future: Future[Published]) -> None:
+    if future.cancelled():
+        span.end()
+        return
+    error = Future.exception(future)  # not the publisher's own, which would note that the sender has read it
+    if error is None:
+        partition, offset = Future.result(future)
+        if partition is not None and offset is not None:
+            span.lies(partition, offset)
+    span.end(error)
+
+
 # --- published together -----------------------------------------------------------------------------------------------
 
 
@@ -256,12 +289,12 @@ def publish_together(
     where: NamespaceAddress, queue: QueueLog, messages: Sequence[Outgoing], publish_id: str | None
 ) -> list[Published]:
     """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`."""
-    seed = publish_id or new_id()
+    seed = publish_id or new_token()
     identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
     columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
     batch = _batch(messages, columns)
 
-    def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[Staged]:
+    def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[StagedSegment]:
         given = None if columns is None else schema_of(columns)
         headers = HEADERS_NAME in batch.schema.names
         with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers=headers, given=given) as fan:
@@ -276,14 +309,15 @@ def publish_together(
         return [NOWHERE] * len(messages)
     changes = 0
     while True:
-        ((stage, segment, _),) = staged(destinations.plan_queue(queue))
+        (segment,) = staged(destinations.plan_queue(queue))
         try:
-            done = publish(queue, stage, [segment], identity)
+            done = publish(queue, [segment], identity)
         except Outdated:  # the partition count has changed meanwhile: they are still in memory
             changes += 1
             if changes > MOST_CHANGES:
                 raise
         else:
+            stage = segment.stage
             return _places(done, keys_of(batch, stage.columns), stage.partitions, f"{seed}/0/0")
 
 

@@ -16,23 +16,23 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import BadRow, Invalid
-from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
+from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import checked, checked_publish_id
 from partq_spark.log import destinations, writers
-from partq_spark.log.connect import Namespace, NamespaceAddress, open_queue, shared_store
-from partq_spark.log.destinations import FanPlan, checked_topic
+from partq_spark.log.admin import Namespace
+from partq_spark.log.destinations import FanPlan, Stage, checked_topic
 from partq_spark.log.fanout import Fan, QueueOutcome, publish_all
-from partq_spark.log.names import checked_name, new_id
+from partq_spark.log.names import checked_name
 from partq_spark.log.publish import PublishIdentity, PublishResult
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import NamespaceAddress, QueueLog, open_queue, shared_store
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
+from partq_spark.log.segment import HEADERS, HEADERS_NAME
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +129,7 @@ class Publication:
     @property
     def max_message_bytes(self) -> int:
         """The least limit of the queues that get the messages: key, value and headers of one."""
-        limits = [each.stage.max_message_bytes for each in self._plan.destinations]
+        limits = [each.max_message_bytes for each in self._plan.destinations]
         return min(limits, default=QueueConfig().max_message_bytes)
 
     @property
@@ -179,7 +179,7 @@ class Publication:
         how much of the file was read, of how much (None: nobody knows). Raises `Invalid` that names file and line or
         row, and the column and value that do not fit.
         """
-        from partq_spark.client.files.messages import open_source
+        from partq_spark.client.files import open_source
 
         most_bytes = self.max_message_bytes
         with (
@@ -214,7 +214,7 @@ class Publication:
             raise
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Stage a batch that has the columns of a segment already (`log.segment_columns`)."""
+        """Stage a batch that has the columns of a segment already (`log.segment`)."""
         fan = self._begin(headers=HEADERS_NAME in batch.schema.names)
         self._staged_batches += 1
         fan.add(self._alike(batch))
@@ -246,7 +246,7 @@ class Publication:
             queue = next(iter(self._queues)) if self._topic is None else None
             with around(SEND_BATCH, SpanSubject(queue, self._where.namespace), messages=self._messages):
                 outcomes = publish_all(
-                    self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_id()}/0"
+                    self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_token()}/0"
                 )
         queues = tuple(_ended(each) for each in outcomes)
         return PublishReport(
@@ -260,7 +260,7 @@ class Publication:
     @property
     def _stage(self) -> Stage | None:
         """Of a queue that gets the messages; all of them have the same columns, or nothing is published."""
-        return self._plan.destinations[0].stage if self._plan.destinations else None
+        return self._plan.destinations[0] if self._plan.destinations else None
 
     @property
     def _columns(self) -> Columns | None:
@@ -275,7 +275,7 @@ class Publication:
             raise Invalid(f"nothing of this is published, make another publication: {self._refused}")
         if self._fan is None:
             given = None if self._columns is None else schema_of(self._columns)
-            seed = f"{self._publish_id or new_id()}/0/0"
+            seed = f"{self._publish_id or new_token()}/0/0"
             self._fan = self._exit.enter_context(Fan(self._store, self._plan, seed=seed, headers=headers, given=given))
             self._headers = headers
         return self._fan
@@ -287,7 +287,7 @@ class Publication:
         identity = PublishIdentity.of_publish_id(self._publish_id)
         known = []
         for destination in self._plan.destinations:
-            queue = self._queues[destination.stage.queue]
+            queue = self._queues[destination.queue]
             earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
             if earlier is not None:
                 done = PublishResult(sequence=earlier.sequence, time_us=earlier.time_us, duplicate=True)

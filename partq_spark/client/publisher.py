@@ -20,12 +20,20 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.base.tracing import SpanSubject, tracing
 from partq_spark.client.arguments import argument, check_number, checked, checked_publish_id
-from partq_spark.client.message_spans import SendSpans
-from partq_spark.client.outgoing import Outgoing, Published, Taken, TakenRows, publish_together, take_value
+from partq_spark.client.outgoing import (
+    Outgoing,
+    Published,
+    Taken,
+    TakenRows,
+    begin_span,
+    publish_together,
+    take_value,
+)
 from partq_spark.client.publication import Publication, PublishReport
-from partq_spark.log.connect import NamespaceAddress, open_queue
 from partq_spark.log.destinations import checked_topic
+from partq_spark.log.queue import NamespaceAddress, open_queue
 
 MOST_BATCH_BYTES: Final = 64 * 1024 * 1024
 EXIT_WAIT_S: Final = 30.0
@@ -86,7 +94,8 @@ class Publisher:
         self._take: Callable[[Any, str | None], Taken] = partial(take_value, self._queue)
         if head.columns is not None:
             self._take = TakenRows(self._queue.another(), head.queue_id, head.columns)
-        self._spans = SendSpans.of(where.namespace, queue)
+        self._tracing = tracing()  # None: it is off
+        self._subject = SpanSubject(queue, where.namespace)
         self._linger_s = linger_s
         self._batch_bytes = max_batch_bytes
         self._most_bytes = max_pending_bytes
@@ -136,8 +145,8 @@ class Publisher:
                 self._wait_for_room(message.size, timeout_s)
             if self._failure is not None:
                 return self._failed(future)
-            if self._spans is not None:
-                self._spans.begin(message)
+            if self._tracing is not None:
+                begin_span(self._tracing, self._subject, message)
             self._waiting.append(message)
             self._bytes += message.size
             self._sent += 1

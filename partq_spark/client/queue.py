@@ -7,15 +7,16 @@ its methods do is written in the modules beside this one; here is what they take
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
-from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client.arguments import address, checked, ownership_url, place
-from partq_spark.log.connect import open_queue
+from partq_spark.base.effects import RETRY_TIMEOUT_S
+from partq_spark.base.errors import Invalid
+from partq_spark.client.arguments import address, checked, ownership_url, place, settings_of
 from partq_spark.log.names import checked_name
+from partq_spark.log.queue import open_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +133,7 @@ class Queue:
 
         Raises `Invalid` for what is out of its range or could lose or change a value, and where nothing is given.
         """
+        settings = settings_of(locals())
         from partq_spark.client import altering
 
         return altering.alter(
@@ -140,14 +142,7 @@ class Queue:
             add_column=add_column,
             widen=widen,
             schema=schema,
-            settings={
-                "rebalance_delay_s": rebalance_delay_s,
-                "max_handoff_time_s": max_handoff_time_s,
-                "access_type": access_type,
-                "max_message_bytes": max_message_bytes,
-                "retention_s": retention_s,
-                "quota_bytes": quota_bytes,
-            },
+            settings=settings,
             dry_run=dry_run,
             ownership=ownership,
         )
@@ -185,8 +180,6 @@ class Queue:
         from partq_spark.client import maintaining
 
         return maintaining.collect(self._opened(), grace_s)
-
-    # --- topics -------------------------------------------------------------------------------------------------------
 
     def subscribe(self, *subscriptions: str) -> SubscriptionChange:
         """Let the queue attract messages by their topics: `*` stands for any characters within a level, `>` as the last
@@ -268,26 +261,30 @@ class Queue:
         Raises `Invalid` for what is out of its range.
         """
         from partq_spark.client.consumer import Consumer
-        from partq_spark.query.settings import GroupOptions
+        from partq_spark.query.settings import GroupOptions, SourceOptions
 
-        member = GroupOptions(
-            name=checked_name("group", group),
-            ownership=ownership_url(ownership),
-            flow=None if flow is None else checked_name("flow", flow),
-            session_timeout_s=session_timeout_s,
-            max_poll_interval_s=max_poll_interval_s,
-            manual_acks=True,
-        )
-        return Consumer(
-            self._where.target(self._name),
-            member,
-            acknowledge=acknowledge,
+        if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
+            raise Invalid(
+                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
+                "allowed: give at least 1, 1 and 5"
+            )
+        options = SourceOptions(
+            target=self._where.target(self._name),
+            group=GroupOptions(
+                name=checked_name("group", group),
+                ownership=ownership_url(ownership),
+                flow=None if flow is None else checked_name("flow", flow),
+                session_timeout_s=session_timeout_s,
+                max_poll_interval_s=max_poll_interval_s,
+                manual_acks=True,
+            ),
             start=place(starting),
-            columns=columns,
             max_messages=max_messages,
             max_bytes=max_bytes,
-            idle_timeout_s=idle_timeout_s,
+            max_delivered_unacked=None if acknowledge == "next" else 10_000,
+            include_headers=True,
         )
+        return Consumer(options, by_next=acknowledge == "next", columns=columns, idle_timeout_s=idle_timeout_s)
 
     def read(
         self,
@@ -356,13 +353,11 @@ class Queue:
         with self.watching(group, ownership=ownership) as look:
             return look()
 
-    @contextmanager
-    def watching(self, group: str, *, ownership: str | None = None) -> Iterator[Callable[[], GroupView]]:
+    def watching(self, group: str, *, ownership: str | None = None) -> AbstractContextManager[Callable[[], GroupView]]:
         """`status` for those who look again and again: a function that looks, for as long as the `with` block lasts."""
         from partq_spark.client import describing
 
-        with describing.watching(self._opened(), checked_name("group", group), ownership) as look:
-            yield look
+        return describing.watching(self._opened(), checked_name("group", group), ownership)
 
     def checkpoints(self, group: str) -> GroupCheckpoints:
         """How far a group is: the checkpoint of every partition."""

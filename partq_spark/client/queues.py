@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client import altering, describing, schemas
-from partq_spark.client.arguments import address, checked
+from partq_spark.base.effects import RETRY_TIMEOUT_S
+from partq_spark.client import altering, describing
+from partq_spark.client.arguments import address, checked, columns_from, settings_of
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.maintaining import attracting
 from partq_spark.client.queue import Queue
-from partq_spark.log.connect import Namespace, shared_store
+from partq_spark.log.admin import Namespace
+from partq_spark.log.queue import shared_store
 from partq_spark.log.settings import QueueConfig
 
 if TYPE_CHECKING:  # both need Arrow, which most commands do not
@@ -59,16 +60,9 @@ def create_queue(
     Raises `Invalid` for a name, count, setting or schema that cannot be, and if the queue exists; with `exist_ok` only
     if it has another partition count, other settings or columns, or another key than these.
     """
+    config = QueueConfig(**settings_of(locals()))
     queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
-    config = QueueConfig(
-        rebalance_delay_s=rebalance_delay_s,
-        max_handoff_time_s=max_handoff_time_s,
-        access_type=access_type,
-        max_message_bytes=max_message_bytes,
-        retention_s=retention_s,
-        quota_bytes=quota_bytes,
-    )
-    columns = schemas.columns_from(schema, key)
+    columns = columns_from(schema, key)
     opened = queue._opened()  # noqa: SLF001 - its own package's
     altering.create(opened, partitions, config, columns=columns, exist_ok=exist_ok)
     return queue

@@ -7,23 +7,31 @@ queue takes columns and values is decided in `log.schema.conform`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import base64
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import BadRow, Invalid
+from partq_spark.log.destinations import Stage
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import as_form, pieces
 from partq_spark.log.schema.types import filled, normal, without_not_null
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME, segment_schema
-from partq_spark.log.staged import Stage
+from partq_spark.log.segment import HEADERS, HEADERS_NAME, segment_schema
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast, or held of a file, at a time
 CHUNK_BYTES = 4 * 1024 * 1024
+
+_NULL = pa.scalar("null")
+# As JSON has it, without exponents: 1e5 in a CSV file is more often a name than a number.
+_NUMBER = r"\A-?(0|[1-9][0-9]*)(\.[0-9]+)?\z"
+_CONTROL = r"[\x00-\x1f]"
 
 
 def rows_taking(given: pa.Schema, stage: Stage, *, only_columns: bool = False) -> Conversion:
@@ -43,7 +51,7 @@ def messages_taking(given: pa.Schema) -> Callable[[pa.Array, pa.RecordBatch], pa
     Whether texts are UTF-8, the log says. Raises `Invalid` naming the column whose type cannot be one.
     """
     value = given.field("value").type
-    if not _is_text(value):
+    if not is_text(value):
         raise Invalid(f"column 'value' has type {value}, it must be text or bytes: cast it")
     with_headers = "headers" in given.names
     if with_headers:
@@ -70,7 +78,7 @@ def _headers_form(kind: pa.DataType) -> pa.DataType:
     elif form is not None and is_.is_list(form) and is_.is_struct(form.value_type):
         parts = {field.name: field.type for field in form.value_type}
     # Arrow would make null of a part that has another name, and drop one too many, without a word.
-    if "key" not in parts or not parts.keys() <= {"key", "value"} or not all(map(_is_text, parts.values())):
+    if "key" not in parts or not parts.keys() <= {"key", "value"} or not all(map(is_text, parts.values())):
         raise Invalid(
             f"column 'headers' has type {kind}, it must be a list of structs of key (string) and value (binary): cast "
             "it"
@@ -113,7 +121,7 @@ def _keys_and_values(given: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBa
     take = messages_taking(given)
     if "key" not in given.names:
         return lambda batch: take(pa.nulls(batch.num_rows, pa.string()), batch)
-    if not _is_text(given.field("key").type):
+    if not is_text(given.field("key").type):
         raise Invalid(f"column 'key' has type {given.field('key').type}, it must be text or bytes: cast it")
     return lambda batch: take(text_keys(batch.column("key")), batch)
 
@@ -123,7 +131,8 @@ def text_keys(column: pa.Array) -> pa.Array:
     return as_form(column, pa.binary()).view(pa.string())
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is one of text or of bytes, in any form, or of nulls alone."""
     return is_.is_null(kind) or normal(kind) in (pa.string(), pa.binary())
 
 
@@ -164,3 +173,107 @@ def _chunks(reader: pa.RecordBatchReader, ignored: Collection[str]) -> Iterator[
 def _is_cast(kind: pa.DataType) -> bool:
     form = normal(kind)
     return form is not None and form != kind  # None: it is refused
+
+
+# --- as JSON text -----------------------------------------------------------------------------------------------------
+
+# What whole rows of a file are published as, without a Python object per value. Numbers keep the text that Arrow gives
+# them; what JSON cannot hold is written as Spark's `to_json` does: NaN and infinity as strings, bytes in base64, times
+# in ISO 8601. Maps and other types without such a form are refused by name.
+
+
+def objects(columns: Mapping[str, pa.Array], *, untyped: bool = False) -> pa.Array:
+    """One compact JSON object per row, as strings; the order of the columns is kept.
+
+    `untyped`: the columns are texts without types (CSV), so a field that is a JSON number becomes one, digit by digit.
+    Raises `Invalid` naming a column whose type has no JSON form.
+    """
+    parts: list[pa.Array | pa.Scalar] = []
+    for index, (name, column) in enumerate(columns.items()):
+        parts.append(pa.scalar(("," if index else "{") + json.dumps(name, ensure_ascii=False) + ":"))
+        parts.append(_untyped(column) if untyped else values(column, name))
+    if not parts:
+        raise Invalid("a table without columns has nothing to publish: give one with at least one column")
+    return pc.binary_join_element_wise(*parts, pa.scalar("}"), "")
+
+
+def values(column: pa.Array, name: str) -> pa.Array:
+    """The JSON text of each value, as strings without nulls. Raises `Invalid` naming the column `name`."""
+    kind = column.type
+    if is_.is_dictionary(kind):
+        return values(column.dictionary_decode(), name)
+    if is_.is_struct(kind):
+        return _struct(column, name)
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return _list(column, name)
+    text = texts(column, name)
+    if not (is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_decimal(kind)):
+        quoted = _quoted(text)
+        text = pc.if_else(pc.is_finite(column), text, quoted) if is_.is_floating(kind) else quoted
+    return pc.fill_null(text, _NULL)
+
+
+def texts(column: pa.Array, name: str) -> pa.Array:
+    """Each value as plain text, nulls kept: what a key is made of, and a JSON value that is no list or struct."""
+    kind = column.type
+    if is_.is_dictionary(kind):
+        return texts(column.dictionary_decode(), name)
+    if is_.is_float16(kind):
+        return texts(column.cast(pa.float32()), name)
+    if is_.is_floating(kind):
+        plain = column.cast(pa.string())
+        spark = pc.if_else(pc.is_nan(column), "NaN", pc.if_else(pc.greater(column, 0), "Infinity", "-Infinity"))
+        return pc.if_else(pc.is_finite(column), plain, spark)
+    if is_.is_timestamp(kind):
+        utc = kind.tz is not None
+        plain = column.cast(pa.timestamp(kind.unit)).cast(pa.string()) if utc else column.cast(pa.string())
+        plain = pc.replace_substring(plain, " ", "T")
+        return pc.binary_join_element_wise(plain, pa.scalar("Z"), "") if utc else plain
+    if _is_binary(kind):
+        return pa.array(
+            [None if raw is None else base64.b64encode(raw).decode() for raw in column.to_pylist()], pa.string()
+        )
+    if _is_plain(kind):
+        return column.cast(pa.string())
+    raise Invalid(
+        f"column {name!r} has type {kind}, which cannot be published as text: leave it out, or turn it into a string "
+        "first"
+    )
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    tests = (is_.is_string, is_.is_large_string, is_.is_integer, is_.is_boolean, is_.is_null)
+    return any(test(kind) for test in (*tests, is_.is_decimal, is_.is_date, is_.is_time))
+
+
+def _untyped(column: pa.Array) -> pa.Array:
+    number = pc.match_substring_regex(column, _NUMBER)
+    return pc.fill_null(pc.if_else(number, column, _quoted(column)), _NULL)
+
+
+def _quoted(column: pa.Array) -> pa.Array:
+    if pc.any(pc.match_substring_regex(column, _CONTROL)).as_py():  # rare, and has many cases
+        return pa.array(
+            [None if text is None else json.dumps(text, ensure_ascii=False) for text in column.to_pylist()], pa.string()
+        )
+    escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+    return pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
+
+
+def _struct(column: pa.StructArray, name: str) -> pa.Array:
+    fields = {field.name: column.field(index) for index, field in enumerate(column.type)}
+    text = objects(fields) if fields else pa.array(["{}"] * len(column), pa.string())
+    return pc.if_else(pc.is_valid(column), text, _NULL)
+
+
+def _list(column: pa.Array, name: str) -> pa.Array:
+    lengths: Sequence[int | None] = pc.list_value_length(column).to_pylist()
+    items = iter(values(column.flatten(), name).to_pylist())  # flatten leaves out what lies under a null list
+    return pa.array(
+        ["null" if length is None else f"[{','.join(next(items) for _ in range(length))}]" for length in lengths],
+        pa.string(),
+    )

@@ -27,14 +27,15 @@ from typing import Any, Final, TypeVar
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
-from partq_spark.client.batches import Delivery, Fate, pieces, wanted_columns
-from partq_spark.client.message_spans import ReceiveSpans
+from partq_spark.base.tracing import SpanSubject, tracing
+from partq_spark.client.batches import BatchTrace, Delivery, Fate, pieces
 from partq_spark.group.binding import Liveness
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import RoundPosition
+from partq_spark.query.columns import named_columns
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.settings import SourceOptions
@@ -75,7 +76,8 @@ class Taking:
         self._names = columns
         self._load(head)
         name = None if options.group is None else options.group.name
-        self._spans = ReceiveSpans.of(options.target.namespace, options.target.queue, name)
+        self._tracing = tracing()  # None: it is off
+        self._subject = SpanSubject(options.target.queue, options.target.namespace, name)
         self._pid = os.getpid()
         self._at: dict[str, Any] = dict(offsets.INITIAL)
         self.last: Delivery | None = None
@@ -95,7 +97,7 @@ class Taking:
         """Which columns this queue's batches have from now on."""
         self._queue_id = head.queue_id
         self._columns = head.columns
-        self._wanted = None if self._names is None else wanted_columns(head.columns, self._names)
+        self._wanted = None if self._names is None else named_columns(head.columns, self._names)
 
     def require_process(self) -> None:
         """Raises `Invalid` in a forked child."""
@@ -237,8 +239,8 @@ class Taking:
             )
         if taken.pieces is None:
             taken.pieces = tuple(taken.read(self._wanted))
-            if self._spans is not None:
-                taken.trace = self._spans.received(taken.pieces, since_ns)
+            if self._tracing is not None:
+                taken.trace = BatchTrace.begun(self._tracing, self._subject, taken.pieces, since_ns)
             with process.asked() as consumer:
                 if not consumer.is_alive:  # reading takes its time, and others may have the partitions by now
                     return None

@@ -212,7 +212,7 @@ def settings(done: Alteration) -> Iterator[str]:
     """The settings of an alteration: the partition count first where it was changed, last where it would be."""
     count, known = done.partitions, done.description.config.settings()
     counts = [] if count is None else [_change("partitions", count.from_, count.to)]
-    changed = [(known[each.setting], each) for each in done.settings]
+    changed = [(known[each.name], each) for each in done.settings]
     others = [_change(label(it), _value(it, each.from_), _value(it, each.to)) for it, each in changed]
     yield from (*others, *counts) if done.dry_run else (*counts, *others)
 
@@ -222,14 +222,13 @@ def columns(done: Alteration) -> Iterator[str]:
     change = done.schema
     if change is None:
         return
-    if not change.changes:
+    if not change.added and not change.widened:
         yield "schema: as it was"
         return
-    for each in change.changes:
-        for column in each.added:
-            yield f"new column: {column}, null in the messages that are there"
-        for wider in each.widened:
-            yield f"column {wider.column}: {wider.from_} → {wider.to}"
+    for column in change.added:
+        yield f"new column: {column}, null in the messages that are there"
+    for wider in change.widened:
+        yield f"column {wider.name}: {wider.from_} → {wider.to}"
     yield (
         f"Publishers and queries {'would go' if done.dry_run else 'go'} on with the columns that they have loaded. A "
         "streaming query that keeps whole rows or a widened column in Spark's state (dropDuplicates, joins, "
@@ -244,10 +243,11 @@ def moves(done: Alteration) -> Iterator[str]:
     change, sample = done.partitions, done.sample
     if change is None or sample is None or change.from_ == change.to:
         return
-    if change.new:
-        yield f"New: {partitions(change.new)}."
-    if change.removed:
-        yield f"Removed: {partitions(change.removed)}. What lies there is delivered to its end first."
+    if change.to > change.from_:
+        yield f"New: {partitions(range(change.from_, change.to))}."
+    else:
+        removed = range(change.to, change.from_)
+        yield f"Removed: {partitions(removed)}. What lies there is delivered to its end first."
     if not sample.keys:
         yield "There are no keys to look at."
         return

@@ -19,9 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Backoff, Effects, Retry
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
-from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.codec import decode_state
 from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import FlowRecord, Owner

@@ -5,7 +5,7 @@ A checkpoint carries the fence: a flow that lost a partition fails at its next w
 it is (`write`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch (`rewind`).
 
 Nothing here knows who should have what, nor when a checkpoint is to be written. Reading is tried again by the object
-store; a swap whose outcome is unknown is settled by reading (`objects.register`).
+store; a swap whose outcome is unknown is settled by reading (`objects.retrying`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError
-from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.base.words import format_rfc3339
 from partq_spark.group.codec import NUMBER, decode_checkpoint, encode_checkpoint
 from partq_spark.group.model import UNBOUNDED, Checkpoint, GroupKey, Owner
 from partq_spark.log.groups import removed
 from partq_spark.log.model import Origin, at
 from partq_spark.objects.api import Document, ObjectStore
-from partq_spark.objects.register import Register, few_tries
+from partq_spark.objects.retrying import Register, few_tries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from partq_spark.log import layouts
 from partq_spark.log.layouts import LayoutWait, Positions
 from partq_spark.log.model import Head, at
 from partq_spark.objects.api import Document, ObjectStore
-from partq_spark.objects.register import Register, few_tries
+from partq_spark.objects.retrying import Register, few_tries
 
 LOOK_S: Final = 0.1
 """Between two listings for the sake of others' partitions, at least; the object store's own interval if that is

@@ -1,28 +1,34 @@
-"""Creating, changing and deleting queues, and which topics they attract (DIS-07). Each change is one swap;
-nothing here knows what a change means for groups.
+"""The queues of a namespace: finding, creating, changing and deleting them, and which topics they attract (DIS-07).
+Each change is one swap; nothing here knows what a change means for groups.
 
 Subscriptions live in the queue's own head, so there is one truth, and deleting a queue deletes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Invalid
-from partq_spark.base.retry import RETRY_TIMEOUT_S
+from partq_spark.base.effects import RETRY_TIMEOUT_S, Effects, new_token
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
 from partq_spark.log import codec, names
 from partq_spark.log.destinations import checked_subscription
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import MAX_PARTITIONS, Head
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import NamespaceAddress, QueueLog, shared_store
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.settings import QueueConfig, check_settings
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.register import Register
+from partq_spark.objects.retrying import Register
+from partq_spark.objects.urls import is_paid
+
+logger = logging.getLogger(__name__)
+_SIDE_BY_SIDE = 8  # heads that are read at a time where each takes a request to a service
 
 
 def checked_partitions(value: object) -> int:
@@ -67,7 +73,7 @@ def create_queue(
         if not tried:
             store.probe()
         # An id for each attempt: one that lands late, after the queue was deleted, must not bring its id back.
-        made = replace(head, queue_id=names.new_id())
+        made = replace(head, queue_id=new_token())
         tried.add(made.queue_id)
         return made
 
@@ -250,3 +256,76 @@ def _resubscribed(
 
     queue.change(decide)
     return tuple(sorted(changed))
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+class Namespace:
+    """The queues of a namespace, their heads looked at again by conditional reads. Not for use by several threads."""
+
+    def __init__(self, store: ObjectStore, namespace: str, *, retry_timeout_s: float = RETRY_TIMEOUT_S) -> None:
+        self._store = store
+        self._namespace = names.checked_name("namespace", namespace)
+        self._retry_timeout_s = retry_timeout_s
+        self._known: dict[str, QueueLog] = {}
+        self.problems: dict[str, PartqError] = {}
+        """Those whose head could not be read at the last look, each with the reason: they are queues all the same."""
+
+    def queues(self, *, to_publish: bool = True) -> Iterator[QueueLog]:
+        """All queues that there are now, by name, each with its head read; one that cannot be read hides no other.
+
+        `to_publish` by topic: a damaged one attracts nothing until it is restored, and is told of once (OBS-06). Raises
+        `Unavailable`, `Invalid` if the namespace itself cannot be listed, and, to publish, for a head that is whole and
+        cannot be read here, so that what it attracts cannot be known.
+        """
+        known = self._known
+        self._known = {
+            name: known.get(name) or QueueLog(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
+            for name in sorted(self._store.list_folders(f"{self._namespace}/"))
+            if names.is_name(name)  # a folder of somebody else's is no queue
+        }
+        every = list(self._known.values())
+        if is_paid(self._store.url) and len(every) > 1:
+            with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
+                looks = list(pool.map(_look, every))
+        else:
+            looks = list(map(_look, every))
+        told, self.problems = self.problems, {}
+        for queue, found in zip(every, looks, strict=True):
+            if isinstance(found, PartqError):
+                self.problems[queue.name] = found
+                if to_publish:
+                    self._say(queue, found, is_known=queue.name in told)
+            elif found is not None:
+                yield queue
+
+    def _say(self, queue: QueueLog, problem: PartqError, *, is_known: bool) -> None:
+        if isinstance(problem, Invalid):
+            raise Invalid(
+                f"{problem}. What queue {queue.name!r} attracts cannot be known, so nothing can be published by topic "
+                f"in namespace {self._namespace!r}, not even to others, until the head of {queue.name!r} can be read"
+            ) from problem
+        if not is_known:
+            logger.warning("%s gets nothing that is published by topic until it is restored: %s", queue, problem)
+
+
+def _look(queue: QueueLog) -> Head | PartqError | None:
+    """Its head, or why it cannot be read; None: there is no such queue any more."""
+    try:
+        return queue.look()
+    except (Corrupt, Invalid) as problem:  # Invalid: a newer partq wrote it, or this user may not read it
+        return problem
+
+
+_namespaces: dict[tuple[int, NamespaceAddress], Namespace] = {}
+
+
+def shared_namespace(where: NamespaceAddress) -> Namespace:
+    """The process's own memory of a namespace's heads. Raises as `open_store` does."""
+    key = (os.getpid(), where)
+    namespace = _namespaces.get(key)
+    if namespace is None:
+        store = shared_store(where.store, where.retry_timeout_s)
+        namespace = _namespaces[key] = Namespace(store, where.namespace, retry_timeout_s=where.retry_timeout_s)
+    return namespace

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 from msgspec import structs
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, placed
@@ -28,8 +29,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
-from partq_spark.log.segment import SegmentWriter
-from partq_spark.log.segment_columns import TIMES_NAME, segment_schema
+from partq_spark.log.segment import TIMES_NAME, SegmentWriter, segment_schema
 
 T = TypeVar("T")
 
@@ -267,7 +267,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
                 offset += made.rows
     return Entry(
         sequence=last.sequence,
-        token=names.new_id(),
+        token=new_token(),
         writer=None,
         batch=0,
         time_us=last.time_us,

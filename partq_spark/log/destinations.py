@@ -6,21 +6,22 @@ for exactly one whole level), and `>`, only as the last level, for one or more f
 case-sensitive.
 
 Where a batch goes, and whether it can, is decided once, on the driver. What is decided travels to the batch's tasks as
-a `FanPlan`, so that all of them agree; `fanout` acts on it. Messages that are rows go to typed queues alone, keys and
-values to untyped ones, and all of a batch to queues with the same columns.
+a `FanPlan`, so that all of them agree; `fanout` acts on it, and for each queue `staging` makes of a `Stage` a
+`StagedSegment`. Messages that are rows go to typed queues alone, keys and values to untyped ones, and all of a batch to
+queues with the same columns.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partq_spark.base.errors import Invalid
+from partq_spark.log.model import Head, Slice
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.columns import same_columns, shown_names
-from partq_spark.log.staged import Stage, stage_of
+from partq_spark.log.schema.columns import Columns, same_columns, shown_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,26 +147,74 @@ class Attraction:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Destination:
-    """A queue that messages may go to. `named`: by the user, and not only by what it attracts."""
+class Stage:
+    """What a task must know to stage messages for a queue: taken from the head once, on the driver. `named`: by the
+    user, and not only by what the queue attracts.
+    """
+
+    namespace: str
+    queue: str
+    queue_id: str
+    sequence: int
+    generation: int
+    partitions: int
+    max_message_bytes: int
+    columns: Columns | None = None  # of a typed queue
+    named: bool = True
+
+    def fits(self, other: Stage) -> bool:
+        """Whether both are of one layout and one version of the columns."""
+        return self.generation == other.generation and self.columns == other.columns
+
+
+def stage_of(head: Head, *, named: bool = True) -> Stage:
+    """What tasks need to stage for a queue with this head."""
+    return Stage(
+        namespace=head.namespace,
+        queue=head.queue,
+        queue_id=head.queue_id,
+        sequence=head.sequence,
+        generation=head.layout.generation,
+        partitions=head.partitions,
+        max_message_bytes=head.config.max_message_bytes,
+        columns=head.columns,
+        named=named,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedSegment:
+    """One task's messages, durable but not yet published, and what they were staged for."""
 
     stage: Stage
-    named: bool
-    subscriptions: tuple[str, ...] = ()
+    name: str
+    headers: bool
+    slices: tuple[Slice, ...]  # each partition's messages are numbered from 0: their offsets come with the publish
+    bytes: int
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.slices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FanPlan:
     """Where the messages of one batch go; free of secrets, the same for all of its tasks.
 
-    `by_topic`: each message by its own topic, one without a topic to the named destination. Otherwise all messages go
-    to all destinations, which are those that attract `topic` if there is one.
+    With `subscriptions`, those of each destination, each message goes by its own topic, one without a topic to the
+    named destination. Without (None) all messages go to all destinations, which are those that attract `topic` if there
+    is one.
     """
 
     namespace: str
-    destinations: tuple[Destination, ...]  # in order of their names
-    by_topic: bool = False
+    destinations: tuple[Stage, ...]  # in order of their names
+    subscriptions: tuple[tuple[str, ...], ...] | None = None
     topic: str | None = None
+
+    @property
+    def by_topic(self) -> bool:
+        """Whether each message goes by its own topic."""
+        return self.subscriptions is not None
 
     def check(self, given: pa.Schema | None) -> None:
         """Raises `Invalid` if it can be seen before anything is staged that the messages cannot be published: where all
@@ -176,13 +225,13 @@ class FanPlan:
             _check_any(self.destinations, given)
             return
         for destination in self.destinations:
-            check_alike(self.destinations[0].stage, destination.stage)
-            taking(destination.stage, given)
+            check_alike(self.destinations[0], destination)
+            taking(destination, given)
 
 
 def plan_queue(queue: QueueLog) -> FanPlan:
     """All messages go to one queue; reads its head. Raises `Invalid` if there is no such queue."""
-    return FanPlan(namespace=queue.namespace, destinations=(Destination(stage=stage_of(queue.refresh()), named=True),))
+    return FanPlan(namespace=queue.namespace, destinations=(stage_of(queue.refresh()),))
 
 
 def plan_topic(namespace: str, queues: Iterable[QueueLog], topic: str, named: QueueLog | None = None) -> FanPlan:
@@ -190,30 +239,27 @@ def plan_topic(namespace: str, queues: Iterable[QueueLog], topic: str, named: Qu
 
     Raises `Invalid` if the named queue does not exist; it gets the messages only if it attracts them too.
     """
-    every = _destinations(queues, named)
-    owners = Attraction(each.subscriptions for each in every).owners(topic)
-    attracted = tuple(replace(every[owner], subscriptions=()) for owner in owners)  # which the tasks do not need
+    every, subscriptions = _destinations(queues, named)
+    attracted = tuple(every[owner] for owner in Attraction(subscriptions).owners(topic))
     return FanPlan(namespace=namespace, destinations=attracted, topic=topic)
 
 
 def plan_topics(namespace: str, queues: Iterable[QueueLog], named: QueueLog | None = None) -> FanPlan:
     """Each message has its own topic, or none: those go to the named queue. Raises `Invalid` if that does not exist."""
-    return FanPlan(namespace=namespace, destinations=_destinations(queues, named), by_topic=True)
+    every, subscriptions = _destinations(queues, named)
+    return FanPlan(namespace=namespace, destinations=every, subscriptions=subscriptions)
 
 
-def _destinations(queues: Iterable[QueueLog], named: QueueLog | None) -> tuple[Destination, ...]:
-    found = {
-        queue.name: Destination(
-            stage=stage_of(queue.head),
-            named=named is not None and queue.name == named.name,
-            subscriptions=queue.head.subscriptions,
-        )
-        for queue in queues
-        if queue.head.subscriptions
-    }
-    if named is not None and named.name not in found:
-        found[named.name] = Destination(stage=stage_of(named.refresh()), named=True)
-    return tuple(found[name] for name in sorted(found))
+def _destinations(
+    queues: Iterable[QueueLog], named: QueueLog | None
+) -> tuple[tuple[Stage, ...], tuple[tuple[str, ...], ...]]:
+    """In order of their names, and what each attracts."""
+    heads = {queue.name: queue.head for queue in queues if queue.head.subscriptions}
+    if named is not None and named.name not in heads:
+        heads[named.name] = named.refresh()
+    every = [heads[name] for name in sorted(heads)]
+    stages = (stage_of(head, named=named is not None and head.queue == named.name) for head in every)
+    return tuple(stages), tuple(head.subscriptions for head in every)
 
 
 def check_alike(stage: Stage, other: Stage) -> None:
@@ -234,12 +280,12 @@ def _of(stage: Stage) -> str:
     return ddl if len(ddl) <= SHOWN_DDL else f"{ddl[:SHOWN_DDL]}…"
 
 
-def _check_any(destinations: Sequence[Destination], given: pa.Schema | None) -> None:
+def _check_any(destinations: Sequence[Stage], given: pa.Schema | None) -> None:
     """Raises `Invalid` if no destination takes the messages."""
     problem: Invalid | None = None
     for destination in destinations:
         try:
-            taking(destination.stage, given)
+            taking(destination, given)
         except Invalid as error:
             problem = problem or error
         else:

@@ -19,14 +19,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import BadRow, Invalid, PartqError
-from partq_spark.log.destinations import Attraction, FanPlan, check_alike, checked_topic, taking
-from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
+from partq_spark.log.destinations import (
+    Attraction,
+    FanPlan,
+    Stage,
+    StagedSegment,
+    check_alike,
+    checked_topic,
+    stage_of,
+    taking,
+)
+from partq_spark.log.publish import (
+    NumberUsed,
+    PublishIdentity,
+    PublishResult,
+    Repartitioned,
+    check_floor,
+    check_quota,
+    publish,
+)
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import publish_tasks, repeated
+from partq_spark.log.repetition import judged, repeated, restaged
 from partq_spark.log.schema.forms import first_not_utf8
-from partq_spark.log.segment import RUN_BYTES, Stager, check_keys, check_values
-from partq_spark.log.segment_columns import HEADERS, HEADERS_NAME
-from partq_spark.log.staged import Stage, Staged
+from partq_spark.log.segment import HEADERS, HEADERS_NAME
+from partq_spark.log.staging import RUN_BYTES, Stager, check_keys, check_values
 from partq_spark.objects.api import ObjectStore
 
 if TYPE_CHECKING:
@@ -34,6 +50,7 @@ if TYPE_CHECKING:
 
 LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
 MOST_KNOWN = 50_000  # topics that a task keeps in mind
+MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
 SHOWN_TOPICS = 5  # of those that nobody attracts
 SHOWN_QUEUES = 20  # in the message of a batch that ended between two
 
@@ -78,7 +95,7 @@ class Fan:
         self._given = given
         self._compression = compression
         self._run_bytes = max(least_run_bytes, run_bytes // max(len(plan.destinations), 1))
-        self._attraction = Attraction(each.subscriptions for each in plan.destinations)
+        self._attraction = Attraction(plan.subscriptions or ())
         self._rest = next((number for number, each in enumerate(plan.destinations) if each.named), None)
         self._owners: dict[str, tuple[int, ...]] = {}
         self._exit = ExitStack()
@@ -123,14 +140,10 @@ class Fan:
         if self._plan.topic is not None and goes_nowhere:
             self._missed(batch.num_rows, [self._plan.topic])
 
-    def finish(self) -> tuple[list[Staged], Unattracted]:
+    def finish(self) -> tuple[list[StagedSegment], Unattracted]:
         """Make all segments durable. Raises `Unavailable` if the store does not take one."""
-        made: list[Staged] = []
-        for number, (_, stager) in sorted(self._stagers.items()):
-            segment = stager.finish()
-            if segment is not None:
-                destination = self._plan.destinations[number]
-                made.append(Staged(destination.stage, segment, destination.named))
+        finished = (stager.finish() for _, (_, stager) in sorted(self._stagers.items()))
+        made = [segment for segment in finished if segment is not None]
         self._exit.close()
         return made, self._unattracted
 
@@ -206,9 +219,9 @@ class Fan:
         """How a destination takes the messages, and what stages them. Raises `Invalid` if it does not, or if the batch
         goes to one with other columns too.
         """
-        stage = self._plan.destinations[number].stage
+        stage = self._plan.destinations[number]
         for other in self._stagers:
-            check_alike(self._plan.destinations[other].stage, stage)
+            check_alike(self._plan.destinations[other], stage)
         how = taking(stage, self._given)
         stager = Stager(
             self._store,
@@ -255,7 +268,7 @@ def said(missed: Unattracted, namespace: str) -> str:
 
 def publish_all(
     open_queue: Callable[[str], QueueLog],
-    tasks: Iterable[Sequence[Staged]],
+    tasks: Iterable[Sequence[StagedSegment]],
     identity: PublishIdentity | None,
     *,
     seed: str,
@@ -270,7 +283,7 @@ def publish_all(
     else the message says which queues have the batch. A queue that has been deleted since the batch was planned is an
     error only if it was named.
     """
-    by_queue: dict[str, list[Staged]] = {}
+    by_queue: dict[str, list[StagedSegment]] = {}
     for task in tasks:
         for staged in task:
             by_queue.setdefault(staged.stage.queue, []).append(staged)
@@ -291,17 +304,17 @@ def publish_all(
     return outcomes
 
 
-def _check(queue: QueueLog, staged: Sequence[Staged], identity: PublishIdentity | None) -> None:
+def _check(queue: QueueLog, staged: Sequence[StagedSegment], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
     stage = staged[0].stage
-    if not staged[0].named and _gone(queue, stage):
+    if not stage.named and _gone(queue, stage):
         return
     head = queue.require(stage.queue_id)
     if identity is not None and repeated(queue, staged, identity) is not None:
         return  # a repetition adds nothing here
     for each in staged:
         check_floor(each.stage, head)
-    check_quota(queue, head, sum(each.segment.rows for each in staged))
+    check_quota(queue, head, sum(each.rows for each in staged))
 
 
 def _said_of_half(outcomes: Sequence[QueueOutcome], left: Sequence[str], identity: PublishIdentity | None) -> str:
@@ -326,18 +339,59 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _published(
-    queue: QueueLog, staged: Sequence[Staged], identity: PublishIdentity | None, *, seed: str, compression: str
+    queue: QueueLog, staged: Sequence[StagedSegment], identity: PublishIdentity | None, *, seed: str, compression: str
 ) -> QueueOutcome:
     try:
         return QueueOutcome(queue, publish_tasks(queue, staged, identity, seed=seed, compression=compression))
     except Invalid:
-        if staged[0].named or not _gone(queue, staged[0].stage):
+        if staged[0].stage.named or not _gone(queue, staged[0].stage):
             raise
-    rows = sum(each.segment.rows for each in staged)
+    rows = sum(each.rows for each in staged)
     logger.warning(
         "%s was deleted after it had attracted %d messages of this batch: they do not go there any more", queue, rows
     )
     return QueueOutcome(queue, None)
+
+
+def publish_tasks(
+    queue: QueueLog,
+    staged: Sequence[StagedSegment],
+    identity: PublishIdentity | None = None,
+    *,
+    seed: str,
+    compression: str = "lz4",
+) -> PublishResult:
+    """Publish to one queue what tasks, which may have seen different layouts or columns, have staged: where the
+    partition count has changed since, or not all have the same columns, messages are staged again for the present ones.
+
+    `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
+    are placed again (DIS-03). A number that its writer has used is judged by its rows. Raises as `publish` does,
+    `Repartitioned` only after 16 changes in a row, `Corrupt` if a staged segment is damaged, and `Invalid` also if the
+    queue was deleted and created again between the tasks.
+    """
+    tasks = list(staged)
+    queue_id = tasks[0].stage.queue_id
+    if any(task.stage.queue_id != queue_id for task in tasks):
+        raise Invalid(
+            f"{queue} was deleted and created again while its tasks staged: nothing was published, run it again"
+        )
+    changes = 0
+    while True:
+        try:
+            return publish(queue, tasks, identity)
+        except NumberUsed as used:
+            return judged(queue, used, tasks)
+        except Repartitioned:
+            changes += 1
+            if changes > MOST_CHANGES:
+                raise
+        present = stage_of(queue.require(queue_id))
+        tasks = [
+            task
+            if task.stage.fits(present)
+            else restaged(queue, task, present, seed=f"{seed}/{number}", compression=compression)
+            for number, task in enumerate(tasks)
+        ]
 
 
 def _gone(queue: QueueLog, stage: Stage) -> bool:

@@ -22,7 +22,7 @@ from partq_spark.log.codec import Marked, Marks
 from partq_spark.log.model import Chunk, ChunkRef, Group, Head, StageFloor, at, group_start
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.objects.register import Register
+from partq_spark.objects.retrying import Register
 
 GRACE_S = 24 * 3600.0
 ROUNDS_PER_GRACE = 16

@@ -183,7 +183,7 @@ class Group(ArrayValue, frozen=True, kw_only=True):
 
 class WriterRecord(ArrayValue, frozen=True, kw_only=True):
     """The last batch of a writer, for idempotence. `owner` is the query that writes under a user's writer name, if
-    any. `sum` is over the checksums of its slices (`staged.slices_sum`).
+    any. `sum` is over the checksums of its slices (`writers.slices_sum`).
     """
 
     batch: Whole

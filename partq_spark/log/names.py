@@ -8,10 +8,10 @@ The queue's id is part of every blob's name, so that nothing of a deleted queue 
 from __future__ import annotations
 
 import re
-import secrets
 from dataclasses import dataclass
 from typing import Final
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Invalid
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -32,11 +32,6 @@ def checked_name(kind: str, name: str) -> str:
 def is_name(text: str) -> bool:
     """Whether this is a name as stored, in lower case."""
     return _NAME.fullmatch(text) is not None
-
-
-def new_id() -> str:
-    """A random identity: 16 hex digits (64 bits), enough for one queue's objects and tokens."""
-    return secrets.token_hex(8)
 
 
 def queue_folder(namespace: str, queue: str) -> str:
@@ -65,17 +60,17 @@ MARKS: Final = "collection.json"
 
 def new_segment(stage_sequence: int) -> str:
     """A new segment's name within its folder."""
-    return f"{stage_sequence:012d}-{new_id()}.arrow"
+    return f"{stage_sequence:012d}-{new_token()}.arrow"
 
 
 def new_chunk(level: int, stage_sequence: int) -> str:
     """A new chunk's name within its folder."""
-    return f"chunk-{level}-{stage_sequence:012d}-{new_id()}.json"
+    return f"chunk-{level}-{stage_sequence:012d}-{new_token()}.json"
 
 
 def new_page(stage_sequence: int) -> str:
     """A new writer page's name within its folder."""
-    return f"page-{stage_sequence:012d}-{new_id()}.json"
+    return f"page-{stage_sequence:012d}-{new_token()}.json"
 
 
 def staged_at(name: str) -> int | None:

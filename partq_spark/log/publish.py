@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
-from partq_spark.log import clocks, names, tree, writers
+from partq_spark.log import clocks, tree, writers
+from partq_spark.log.destinations import Stage, StagedSegment
 from partq_spark.log.model import Entry, Head, Resolution, Slice, WriterRecord
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import Stage, StagedSegment, slices_sum
 
 TRANSACTION = "txnAppId:"
 PUBLISH_ID = "publish-id:"
@@ -80,18 +81,20 @@ class PublishResult:
 
 
 def publish(
-    queue: QueueLog, stage: Stage, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
+    queue: QueueLog, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
 ) -> PublishResult:
-    """Make staged segments visible, in the given order of segments, all at once.
+    """Make staged segments, of which there is one at least, visible, in their order, all at once.
 
     Raises `Invalid` (another queue by this name, a writer name in use), `NumberUsed` (`repetition` tells whether it is
     a repetition with other slices), `Full` (the quota is reached), `Outdated` (staged too long ago: stage again),
-    `Repartitioned` (staged for another partition count: `repetition` places it again), `Unavailable` when the store
-    does not answer within the queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
+    `Repartitioned` (not all staged for the present partition count, and for one version of the columns: `repetition`
+    places it again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`, `Unsettled`
+    when it did not and can no longer tell.
     """
+    newest = max((segment.stage for segment in segments), key=lambda stage: stage.sequence)
     if len({segment.headers for segment in segments}) > 1:
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
-    token = names.new_id()
+    token = new_token()
     rows = sum(segment.rows for segment in segments)
     backoff = queue.backoff()
     looked = False
@@ -103,20 +106,20 @@ def publish(
     def decide(head: Head) -> PublishResult | tuple[Entry, Head]:
         done = None if tried is None else _landed(queue, tried, identity)
         if done is None and identity is not None:
-            done = published_before(queue, identity, stage, segments, token)
+            done = published_before(queue, identity, segments, token)
         if done is not None:
             return replace(done if done.duplicate else _placed(done, segments, tried), conflicts=conflicts)
-        check_stage(stage, head)
+        check_stages(segments, head)
         check_quota(queue, head, rows)
-        entry = place(head, stage, segments, identity, token, queue.now_us())
+        entry = place(head, segments, identity, token, queue.now_us())
         return entry, extended(queue, head, entry, identity)
 
     while True:
         try:
             if looked:
-                queue.require(stage.queue_id)
+                queue.require(newest.queue_id)
             else:
-                _look_first(queue, stage)
+                _look_first(queue, newest)
             looked = True
             decided = queue.settled(decide)
             if isinstance(decided, PublishResult):
@@ -159,7 +162,9 @@ class Outdated(Conflict):
 
 
 class Repartitioned(Outdated):
-    """What was staged lies in the partitions of another layout. The staged messages are still there."""
+    """What was staged lies in the partitions of another layout, or has not all the same columns. The staged messages
+    are still there.
+    """
 
 
 class Unsettled(Unavailable):
@@ -188,7 +193,7 @@ def _look_first(queue: QueueLog, stage: Stage) -> None:
 
 
 def published_before(
-    queue: QueueLog, identity: PublishIdentity, stage: Stage, segments: Sequence[StagedSegment], token: str = ""
+    queue: QueueLog, identity: PublishIdentity, segments: Sequence[StagedSegment], token: str = ""
 ) -> PublishResult | None:
     """That the batch is in the log already, as far as the head tells that the queue's handle knows; None: it is not.
     Raises as `already`, and as reading its pages of writers does.
@@ -196,14 +201,13 @@ def published_before(
     earlier = writers.last_batch(queue, identity.writer)
     if earlier is None:
         return None
-    return already(earlier, writers.resolution(queue.head, identity.writer, earlier), identity, stage, segments, token)
+    return already(earlier, writers.resolution(queue.head, identity.writer, earlier), identity, segments, token)
 
 
 def already(
     earlier: WriterRecord,
     said: Resolution | None,
     identity: PublishIdentity,
-    stage: Stage,
     segments: Sequence[StagedSegment],
     token: str,
 ) -> PublishResult | None:
@@ -222,7 +226,7 @@ def already(
     if said is not None and not said.published:
         return None
     duplicate = earlier.token != token
-    if duplicate and said is None and not identity.is_callers_word and not _alike(earlier, identity, stage, segments):
+    if duplicate and said is None and not identity.is_callers_word and not _alike(earlier, identity, segments):
         raise NumberUsed(identity, earlier)
     return PublishResult(
         sequence=earlier.sequence,
@@ -233,13 +237,14 @@ def already(
     )
 
 
-def _alike(earlier: WriterRecord, identity: PublishIdentity, stage: Stage, segments: Sequence[StagedSegment]) -> bool:
+def _alike(earlier: WriterRecord, identity: PublishIdentity, segments: Sequence[StagedSegment]) -> bool:
     """Whether the batch is the writer's last one as its slices show, without a look at the rows."""
-    if earlier.batch != identity.batch or stage.generation < 0:  # tasks that staged for different columns
+    if earlier.batch != identity.batch or not _have_same_columns(segments):
         return False
-    version = stage.columns.version if stage.columns is not None else None
+    columns = segments[0].stage.columns
+    version = columns.version if columns is not None else None
     checksums = (piece.xxh3 for segment in segments for piece in segment.slices)
-    return earlier.sum == slices_sum(version, any(segment.headers for segment in segments), checksums)
+    return earlier.sum == writers.slices_sum(version, any(segment.headers for segment in segments), checksums)
 
 
 def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None) -> PublishResult | None:
@@ -265,15 +270,27 @@ def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None) -> 
     return PublishResult(sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows)
 
 
-def check_stage(stage: Stage, head: Head) -> None:
-    """Guard: blobs staged below the floor may be gone already; messages placed for an older layout lie wrong."""
-    check_floor(stage, head)
-    check_version(stage, head)
-    if stage.generation != head.layout.generation:
+def check_stages(segments: Sequence[StagedSegment], head: Head) -> None:
+    """Guard: blobs staged below the floor may be gone already; messages placed for an older layout lie wrong; slices of
+    one publish have the same columns.
+    """
+    for segment in segments:
+        check_floor(segment.stage, head)
+        check_version(segment.stage, head)
+    for segment in segments:
+        if segment.stage.generation != head.layout.generation:
+            raise Repartitioned(
+                f"messages for queue {head.queue!r} were placed for {segment.stage.partitions} partitions, it has "
+                f"{head.partitions} now: publish them again"
+            )
+    if not _have_same_columns(segments):
         raise Repartitioned(
-            f"messages for queue {head.queue!r} were placed for {stage.partitions} partitions, it has "
-            f"{head.partitions} now: publish them again"
+            f"messages for queue {head.queue!r} were staged for several versions of its columns: publish them again"
         )
+
+
+def _have_same_columns(segments: Sequence[StagedSegment]) -> bool:
+    return all(segment.stage.columns == segments[0].stage.columns for segment in segments)
 
 
 def check_floor(stage: Stage, head: Head) -> None:
@@ -316,7 +333,6 @@ def check_quota(queue: QueueLog, head: Head, rows: int) -> None:
 
 def place(
     head: Head,
-    stage: Stage,
     segments: Sequence[StagedSegment],
     identity: PublishIdentity | None,
     token: str,
@@ -325,6 +341,7 @@ def place(
     """The entry behind `head`: dense offsets for every partition, a time later than the last entry's unless that is
     false (`clocks`).
     """
+    stage = segments[0].stage
     following: dict[int, int] = {}
     slices: list[Slice] = []
     for index, segment in enumerate(segments):
@@ -374,7 +391,7 @@ def _remembered(
         token=entry.token,
         sequence=entry.sequence,
         time_us=entry.time_us,
-        sum=slices_sum(entry.schema_version, entry.headers, (piece.xxh3 for piece in entry.slices)),
+        sum=writers.slices_sum(entry.schema_version, entry.headers, (piece.xxh3 for piece in entry.slices)),
     )
     # Taken out and put back, so that the map's own order is oldest first.
     return {**{name: old for name, old in known.items() if name != identity.writer}, identity.writer: record}

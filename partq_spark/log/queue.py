@@ -1,24 +1,28 @@
-"""A handle on one queue in one store: its head as last seen, its objects by name, and the loop that changes the head.
+"""A queue's address, and the handle on it in one store: its head as last seen, its objects by name, and the loop that
+changes the head.
 
-The handle has no rules of its own: a change is given to it as a function from head to head.
+The handle has no rules of its own: a change is given to it as a function from head to head. A process opens one store
+per URL, when it is first needed: readers and writers travel into Spark's tasks with an address alone, and credentials
+come from each process's own environment.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from partq_spark.base.effects import Effects, store_effects
+from partq_spark.base.effects import RETRY_TIMEOUT_S, Backoff, Effects, Retry, store_effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
-from partq_spark.base.retry import RETRY_TIMEOUT_S, Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice
 from partq_spark.log.names import LOG_SIZES, LogSizes
+from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.register import Register
+from partq_spark.objects.retrying import Register
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -259,18 +263,62 @@ class QueueLog:
         self, entry: Entry, piece: Slice, *, only: Collection[str] | None = None, thoroughly: bool = False
     ) -> pa.RecordBatch:
         """The messages of a slice, with the columns that its segment has, as `segment.read_slice`."""
-        from partq_spark.log.segment import read_slice  # Arrow, which few looks at a queue need
-        from partq_spark.log.segment_columns import schema_of_entry
+        from partq_spark.log.segment import (
+            read_slice,  # Arrow, which few looks at a queue need
+            schema_of_entry,
+        )
 
         name, schema = self.segment_folder + entry.segments[piece.segment], schema_of_entry(entry, self.head.columns)
         return read_slice(self.store, name, piece, schema, only=only, thoroughly=thoroughly)
 
     def times_us(self, entry: Entry, piece: Slice) -> list[int]:
         """When the messages of a slice of a compacted entry were published. Raises `ObjectMissing`, `Corrupt`."""
-        from partq_spark.log.segment import times_us
-        from partq_spark.log.segment_columns import TIMES_NAME
+        from partq_spark.log.segment import TIMES_NAME, times_us
 
         return times_us(self.read_slice(entry, piece, only=(TIMES_NAME,)).column(TIMES_NAME))
+
+
+# --- where it is ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamespaceAddress:
+    """A namespace in a store, and how long to wait for it. Free of secrets, so it may travel to tasks."""
+
+    store: str  # canonical URL
+    namespace: str
+    retry_timeout_s: float
+
+    def target(self, queue: str) -> QueueAddress:
+        """One of its queues."""
+        return QueueAddress(
+            store=self.store, namespace=self.namespace, queue=queue, retry_timeout_s=self.retry_timeout_s
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueAddress(NamespaceAddress):
+    """Which queue, and how patiently: what every role needs."""
+
+    queue: str
+
+
+_open: dict[tuple[int, str, float], ObjectStore] = {}
+
+
+def shared_store(url: str, retry_timeout_s: float) -> ObjectStore:
+    """The process's own store for `url`; a forked process opens its own. Raises as `open_store` does."""
+    key = (os.getpid(), url, retry_timeout_s)
+    store = _open.get(key)
+    if store is None:
+        store = _open[key] = open_store(url, retry_timeout_s=retry_timeout_s)
+    return store
+
+
+def open_queue(target: QueueAddress) -> QueueLog:
+    """The queue at `target`, unread. Raises `Invalid` for a URL or credentials that cannot work."""
+    store = shared_store(target.store, target.retry_timeout_s)
+    return QueueLog(store, target.namespace, target.queue, retry_timeout_s=target.retry_timeout_s)
 
 
 # --- when messages that are in the log were published -----------------------------------------------------------------

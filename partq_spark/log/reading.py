@@ -16,8 +16,7 @@ from partq_spark.base.errors import BadRow, Corrupt, ObjectMissing
 from partq_spark.log import codec, names, tree
 from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import read_slice, times_us
-from partq_spark.log.segment_columns import HEADERS_NAME, TIMES_NAME, payload_schema, schema_of_entry
+from partq_spark.log.segment import HEADERS_NAME, TIMES_NAME, payload_schema, read_slice, schema_of_entry, times_us
 
 if TYPE_CHECKING:
     from partq_spark.log.schema.conform import Conversion

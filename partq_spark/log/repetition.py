@@ -24,21 +24,19 @@ import msgspec
 import xxhash
 
 from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.base.words import format_rfc3339
 from partq_spark.log import names, tree
+from partq_spark.log.destinations import Stage, StagedSegment
 from partq_spark.log.model import Entry, Head, WriterRecord
 from partq_spark.log.publish import (
     NumberUsed,
     PublishIdentity,
     PublishResult,
-    Repartitioned,
     check_floor,
     check_version,
-    publish,
     published_before,
 )
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import Stage, Staged, stage_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,11 +47,6 @@ MOST_DIGESTS: Final = 1 << 20
 _ROWS_TOGETHER: Final = 4_096  # of a slice, as Python's values
 _SHOWN_VALUE: Final = 60  # characters in an error
 _SHOWN_ROW: Final = 400
-
-MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
-
-# No layout has this generation: what its publish says is "published before", or that the parts do not fit together.
-_MIXED = -1
 
 _encode = msgspec.msgpack.Encoder().encode
 _Batches = Callable[[], Iterator["pa.RecordBatch"]]
@@ -66,95 +59,36 @@ class BatchRefused(Invalid):
     """
 
 
-def publish_tasks(
-    queue: QueueLog,
-    staged: Sequence[Staged],
-    identity: PublishIdentity | None = None,
-    *,
-    seed: str,
-    compression: str = "lz4",
-) -> PublishResult:
-    """`publish.publish` for tasks that may have staged for different layouts or columns: where the partition count has
-    changed since, or not all have the same columns, their messages are staged again for the present ones.
-
-    `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
-    are placed again (DIS-03). A number that its writer has used is judged by its rows. Raises as `publish` does,
-    `Repartitioned` only after 16 changes in a row, `Corrupt` if a staged segment is damaged, and `Invalid` also if the
-    queue was deleted and created again between the tasks.
-    """
-    tasks = list(staged)
-    queue_id = tasks[0].stage.queue_id
-    if any(task.stage.queue_id != queue_id for task in tasks):
-        raise Invalid(
-            f"{queue} was deleted and created again while its tasks staged: nothing was published, run it again"
-        )
-    changes = 0
-    while True:
-        try:
-            return publish(queue, _stage_of_all(tasks), [task.segment for task in tasks], identity)
-        except NumberUsed as used:
-            return judged(queue, used, tasks)
-        except Repartitioned:
-            changes += 1
-            if changes > MOST_CHANGES:
-                raise
-        present = stage_of(queue.require(queue_id))
-        tasks = [
-            task
-            if _fits(task.stage, present)
-            else restaged(queue, task, present, seed=f"{seed}/{number}", compression=compression)
-            for number, task in enumerate(tasks)
-        ]
-
-
-def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compression: str) -> Staged:
+def restaged(queue: QueueLog, task: StagedSegment, present: Stage, *, seed: str, compression: str) -> StagedSegment:
     """The messages of `task` as one new segment for `present`, the order of each key kept, in memory of two runs.
 
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
     """
-    from partq_spark.log.segment import Stager
-    from partq_spark.log.segment_columns import segment_schema
+    from partq_spark.log.segment import segment_schema
+    from partq_spark.log.staging import Stager
 
-    old, segment, _ = task
     # What was taken once is not refused for a limit that was lowered since.
-    stage = replace(present, max_message_bytes=max(present.max_message_bytes, old.max_message_bytes))
-    schema = segment_schema(present.columns, headers=segment.headers)
-    with Stager(queue.store, stage, seed=seed, headers=segment.headers, compression=compression) as stager:
+    stage = replace(present, max_message_bytes=max(present.max_message_bytes, task.stage.max_message_bytes))
+    schema = segment_schema(present.columns, headers=task.headers)
+    with Stager(queue.store, stage, seed=seed, headers=task.headers, compression=compression) as stager:
         # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
         for batch in staged_batches(queue, task, schema):
             stager.add(batch)
         made = stager.finish()
-    return Staged(stage, made if made is not None else replace(segment, slices=(), bytes=0))
+    return made if made is not None else replace(task, stage=stage, slices=(), bytes=0)
 
 
-def _stage_of_all(tasks: Sequence[Staged]) -> Stage:
-    """What may be said of all of `tasks` at once: staged no earlier than the oldest, for their common layout and
-    columns, if they have.
-    """
-    stages = [task.stage for task in tasks]
-    oldest = min(stages, key=lambda stage: stage.sequence)
-    if all(_fits(stage, oldest) for stage in stages):
-        return oldest
-    return replace(oldest, generation=_MIXED)
-
-
-def _fits(stage: Stage, other: Stage) -> bool:
-    """Whether both are of one layout and one version of the columns."""
-    return stage.generation == other.generation and stage.columns == other.columns
-
-
-def repeated(queue: QueueLog, tasks: Sequence[Staged], identity: PublishIdentity) -> PublishResult | None:
+def repeated(queue: QueueLog, tasks: Sequence[StagedSegment], identity: PublishIdentity) -> PublishResult | None:
     """What publishing them would say, if it would add nothing; None: they are new, as far as the head that the queue's
     handle knows can tell. Raises as `judged`.
     """
-    segments = [task.segment for task in tasks]
     try:
-        return queue.settled(lambda _: published_before(queue, identity, tasks[0].stage, segments))
+        return queue.settled(lambda _: published_before(queue, identity, tasks))
     except NumberUsed as used:
         return judged(queue, used, tasks)
 
 
-def judged(queue: QueueLog, used: NumberUsed, tasks: Sequence[Staged]) -> PublishResult:
+def judged(queue: QueueLog, used: NumberUsed, tasks: Sequence[StagedSegment]) -> PublishResult:
     """That the tasks' messages are a repetition, by their rows. Raises `NumberUsed` if they are not or nobody can tell,
     `Outdated` if what they have staged is gone, `Corrupt` if it or what was published is damaged.
     """
@@ -165,19 +99,18 @@ def judged(queue: QueueLog, used: NumberUsed, tasks: Sequence[Staged]) -> Publis
     raise BatchRefused(_refusal(queue, used.identity, record, row, why)) from None
 
 
-def staged_batches(queue: QueueLog, task: Staged, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def staged_batches(queue: QueueLog, task: StagedSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A task's messages as it staged them, slice by slice, with the columns of `schema`, of which none is narrower.
 
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
     """
     from partq_spark.log.schema.conform import widened
-    from partq_spark.log.segment import read_slice
-    from partq_spark.log.segment_columns import segment_schema
+    from partq_spark.log.segment import read_slice, segment_schema
 
-    stage, segment, _ = task
-    name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + segment.name
-    own = segment_schema(stage.columns, headers=segment.headers)
-    for piece in segment.slices:
+    stage = task.stage
+    name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + task.name
+    own = segment_schema(stage.columns, headers=task.headers)
+    for piece in task.slices:
         try:
             yield widened(read_slice(queue.store, name, piece, own, thoroughly=True), schema)
         except ObjectMissing:
@@ -189,10 +122,10 @@ def staged_batches(queue: QueueLog, task: Staged, schema: pa.Schema) -> Iterator
 
 
 def _first_new(
-    queue: QueueLog, head: Head, record: WriterRecord, tasks: Sequence[Staged], identity: PublishIdentity
+    queue: QueueLog, head: Head, record: WriterRecord, tasks: Sequence[StagedSegment], identity: PublishIdentity
 ) -> tuple[str | None, str]:
     """A row, in words, that makes the batch another one than the writer's last, and why; None: there is none."""
-    from partq_spark.log.segment_columns import segment_schema
+    from partq_spark.log.segment import segment_schema
 
     for task in tasks:
         check_version(task.stage, head)
@@ -205,13 +138,13 @@ def _first_new(
         row, why = next(_rows(new()), None), "what was published under it is trimmed, so nobody can compare the rows"
     else:
         old = partial(_published, queue, head, entry, record, schema)
-        row = _missing(new, old, sum(task.segment.rows for task in tasks))
+        row = _missing(new, old, sum(task.rows for task in tasks))
         left = ", as far as they have not been trimmed" if any(head.earliest) else ""
         why = f"that row is not among those that were published under it{left}"
     return None if row is None else _shown(schema.names, row), why
 
 
-def _staged(queue: QueueLog, tasks: Sequence[Staged], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _staged(queue: QueueLog, tasks: Sequence[StagedSegment], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for task in tasks:
         yield from staged_batches(queue, task, schema)
 
@@ -225,7 +158,7 @@ def _published(
     import pyarrow.compute as pc
 
     from partq_spark.log.schema.conform import widened
-    from partq_spark.log.segment_columns import TIMES_NAME
+    from partq_spark.log.segment import TIMES_NAME
 
     for piece in entry.slices:
         if piece.end <= head.earliest[piece.partition]:

@@ -1,68 +1,83 @@
 """Segments: one Arrow IPC file per task, its rows clustered by partition in publish order, one record batch per slice.
+Which columns it has, how it is written, and how a slice of it is read.
 
 A slice is the bytes of exactly one record batch message, so a reader gets it with one ranged read and needs nothing
 else of the file; the whole file opens in any Arrow tool. The file format, not the stream format: a stream that is cut
 at a message boundary reads as a shorter stream without an error.
+
+An untyped queue's messages are `key` and `value`. A typed queue's are the columns of the version that they were staged
+for, under their own names, so that any Arrow tool reads a segment (TYP-07). partq's own, for headers and times, begin
+with `_`, which no column of a queue does. The key is not stored twice.
+
+What typed queues alone need is imported where it is used, here, in `reading` and in `fanout`: it would cost each of
+Spark's workers 6 ms for untyped ones too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
+from functools import lru_cache
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
-from partq_spark.base.errors import BadRow, Conflict, Corrupt
-from partq_spark.log import names
-from partq_spark.log.model import MAX_KEY_BYTES, Slice, too_long
-from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.schema.forms import check_batch, first_not_utf8, keys_of, row_bytes
-from partq_spark.log.segment_columns import HEADERS_NAME, decoded, segment_schema
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.base.errors import Conflict, Corrupt
+from partq_spark.log.model import Entry, Slice
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.forms import check_batch
+from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
-RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
+HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+PLAIN: Final = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
+
+HEADERS_NAME: Final = "_headers"
+TIMES_NAME: Final = "_timestamp"
+
+
+def payload_schema(columns: Columns | None, version: int | None = None) -> pa.Schema:
+    """The messages' own columns in a queue with these (None: untyped), in a version of them, by default the present
+    one. Raises `Corrupt` for a version that it does not have.
+    """
+    if columns is None:
+        return PLAIN
+    from partq_spark.log.schema.versions import schema_of
+
+    return schema_of(columns, version)
+
+
+@lru_cache(maxsize=64)
+def segment_schema(
+    columns: Columns | None = None, version: int | None = None, *, headers: bool = False, times: bool = False
+) -> pa.Schema:
+    """All columns of a segment. `headers`: there is a column of headers; `times`: of times of publishing, because it
+    was compacted from several publishes. Raises as `payload_schema`.
+    """
+    schema = payload_schema(columns, version)
+    if headers:
+        schema = schema.append(pa.field(HEADERS_NAME, HEADERS))
+    if times:
+        schema = schema.append(pa.field(TIMES_NAME, TIMESTAMP, nullable=False))
+    return schema
+
+
+def schema_of_entry(entry: Entry, columns: Columns | None) -> pa.Schema:
+    """Of an entry's segments; `columns` are the queue's. Raises `Corrupt` if they do not belong together."""
+    if (entry.schema_version is None) != (columns is None):
+        kind = "a typed" if columns is None else "an untyped"
+        raise Corrupt(
+            f"entry {entry.sequence} of the log is of {kind} queue, the head is not: restore both from a backup"
+        )
+    return segment_schema(columns, entry.schema_version, headers=entry.headers, times=entry.times)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 _TOGETHER_BYTES = 64 * 1024  # of a segment, passed to the store at once; what is larger is not copied
-
-
-def check_values(values: pa.Array) -> None:
-    """Raises `BadRow` if one of `values` is null."""
-    if values.null_count:
-        said = (
-            " has no value: every message needs one (an empty value is allowed, null is not; CSV cannot tell them "
-            "apart, use JSON lines or Parquet)"
-        )
-        raise BadRow.of(pc.index(pc.is_null(values), True).as_py(), said)
-
-
-def check_keys(keys: pa.Array) -> None:
-    """Raises `BadRow` if one of `keys` (text) is not UTF-8, or longer than 255 bytes (DIS-04)."""
-    bad = first_not_utf8(keys)
-    if bad is not None:
-        begins = repr(keys[bad].as_buffer().to_pybytes()[:40])
-        raise BadRow.of(bad, f" is not valid UTF-8 ({begins}): encode it, for example with hex()", "the key of ")
-    key_bytes = pc.binary_length(keys)
-    longest = pc.max(key_bytes).as_py() or 0
-    if longest > MAX_KEY_BYTES:
-        index = pc.index(key_bytes, longest).as_py()
-        begins = f"it begins with {keys[index].as_py()[:40]!r}"
-        raise BadRow.of(index, f" {too_long(longest)}; {begins}", "the key of ")
-
-
-def check_headers(headers: pa.Array) -> None:
-    """Raises `BadRow` if the key of a header is not UTF-8."""
-    bad = first_not_utf8(headers)
-    if bad is not None:
-        said = (
-            " has a key that is not valid UTF-8: encode it, for example with hex(), or put the bytes into the header's"
-            " value"
-        )
-        raise BadRow.of(bad, said, "a header of ")
 
 
 def _codec(compression: str) -> pa.Codec | None:
@@ -77,108 +92,6 @@ def _codec(compression: str) -> pa.Codec | None:
         return pa.Codec("lz4", compression_level=-2)  # lz4's own meaning of levels below 0; any reader takes it
     except ValueError:
         return pa.Codec("lz4")  # should a later PyArrow refuse such levels
-
-
-# --- staging ----------------------------------------------------------------------------------------------------------
-
-
-class Stager:
-    """Takes one task's messages and stages them as one segment, in memory of about two runs however many they are.
-
-    `seed` names writer, batch and task: it decides where messages without a key go (DIS-03). Use as a context manager;
-    leaving it by an exception leaves no object.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        stage: Stage,
-        *,
-        seed: str,
-        headers: bool = False,
-        compression: str = "lz4",
-        run_bytes: int = RUN_BYTES,
-    ) -> None:
-        self._store = store
-        self._stage = stage
-        self._seed = seed
-        self._headers = headers
-        self._schema = segment_schema(stage.columns, headers=headers)
-        self._compression = compression
-        self._run_bytes = run_bytes
-        self._rows = 0
-        self._run = _Run(stage.partitions)
-        self._name = names.new_segment(stage.sequence)
-        self._exit = ExitStack()
-        self._segment: SegmentWriter | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit.__exit__(kind, error, trace)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take messages in publish order. `batch` has exactly the columns of the segment (`segment_schema`), and
-        its values were looked at: that there is one (`check_values`), or in a typed queue each (`schema.conform`).
-
-        Raises `BadRow` for a message that cannot be published.
-        """
-        if batch.num_rows == 0:
-            return
-        keys = keys_of(batch, self._stage.columns)
-        check_keys(keys)
-        if self._headers:
-            check_headers(batch.column(HEADERS_NAME))
-        size = batch.nbytes
-        if size > self._stage.max_message_bytes:  # else no single message can be larger
-            self._check_sizes(batch)
-        placed = partitions_of(keys.cast(pa.binary()), self._stage.partitions, self._seed, self._rows)
-        self._run.add(batch, placed, size)
-        self._rows += batch.num_rows
-        if self._run.bytes >= self._run_bytes:
-            self._flush()
-
-    def finish(self) -> StagedSegment | None:
-        """Make the segment durable; None if there was no message. Raises `Unavailable` if the store does not take
-        it.
-        """
-        self._flush()
-        if self._segment is None:
-            return None
-        self._exit.close()
-        return StagedSegment(
-            name=self._name,
-            headers=self._headers,
-            slices=tuple(self._segment.slices),
-            bytes=self._segment.position,
-        )
-
-    def _check_sizes(self, batch: pa.RecordBatch) -> None:
-        sizes, limit = row_bytes(batch), self._stage.max_message_bytes
-        largest = pc.max(sizes).as_py()
-        if largest > limit:
-            what = "key, value and headers" if self._stage.columns is None else "in all its columns"
-            said = (
-                f" has {largest} bytes ({what}), queue {self._stage.queue!r} takes {limit}: store large payloads "
-                "elsewhere and publish their address, or raise the limit with "
-                f"`partq queue alter {self._stage.queue} --max-message-bytes N`"
-            )
-            raise BadRow.of(pc.index(sizes, largest).as_py(), said, "the message of ")
-
-    def _flush(self) -> None:
-        if not self._run.bytes:
-            return
-        if self._segment is None:
-            folder = names.segment_folder(self._stage.namespace, self._stage.queue, self._stage.queue_id)
-            self._segment = self._exit.enter_context(
-                SegmentWriter(self._store, folder + self._name, self._schema, self._compression)
-            )
-        for partition, rows in self._run.clustered():
-            self._segment.write(partition, rows)
-        self._run = _Run(self._stage.partitions)
 
 
 class SegmentWriter:
@@ -234,52 +147,6 @@ class SegmentWriter:
         piece = Slice(partition, 0, start, length, 0, rows.num_rows, self._file.slice_checksum())
         self.slices.append(piece)
         return piece
-
-
-class _Run:
-    """Messages held in memory, sorted by partition a block at a time: a block fits the processor's caches, a run does
-    not, and gathering scattered rows from main memory takes four times as long.
-    """
-
-    def __init__(self, partitions: int) -> None:
-        # Not less than 256 rows for each partition, or the pieces become too many and too small.
-        self._block_rows = max(8_192, 256 * partitions)
-        self._block: list[tuple[pa.RecordBatch, pa.Array]] = []
-        self._rows_in_block = 0
-        self._pieces: dict[int, list[pa.RecordBatch]] = {}
-        self.bytes = 0
-
-    def add(self, batch: pa.RecordBatch, partitions: pa.Array, size: int) -> None:
-        """`size`: the batch's bytes, which take a microsecond for each column to count."""
-        self._block.append((batch, partitions))
-        self._rows_in_block += batch.num_rows
-        self.bytes += size
-        if self._rows_in_block >= self._block_rows:
-            self._sort_block()
-
-    def clustered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """One batch per partition, partitions rising, the order of rows kept within each."""
-        self._sort_block()
-        for partition in sorted(self._pieces):
-            pieces = self._pieces.pop(partition)
-            yield partition, pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-
-    def _sort_block(self) -> None:
-        if not self._block:
-            return
-        batches, numbers = zip(*self._block, strict=True)
-        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        partitions = numbers[0] if len(numbers) == 1 else pa.concat_arrays(numbers)
-        order = pc.array_sort_indices(partitions)  # stable
-        runs = pc.run_end_encode(partitions.take(order))
-        present = runs.values.to_pylist()
-        if len(present) > 1:
-            batch = pc.take(batch, order, boundscheck=False)  # they lie within it
-        start = 0
-        for partition, end in zip(present, runs.run_ends.to_pylist(), strict=True):
-            self._pieces.setdefault(partition, []).append(batch.slice(start, end - start))
-            start = end
-        self._block, self._rows_in_block = [], 0
 
 
 class _HashingFile:
@@ -387,3 +254,43 @@ def read_slice(
 def times_us(times: pa.Array) -> list[int]:
     """A column of times of publishing as Unix time in microseconds."""
     return times.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+
+def decoded(data: memoryview, schema: pa.Schema, only: Collection[str] | None) -> pa.RecordBatch:
+    """The record batch whose columns are those of `schema`; with `only`, those of them that are named there, in their
+    order (perhaps none: a batch knows its number of rows all the same). What is not wanted is neither decompressed nor
+    copied, and nothing is checked but that it is Arrow at all.
+
+    What is not compressed stays where it is, in `data`. Raises what Arrow raises, and `EOFError`.
+    """
+    if only is None:
+        return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+    wanted = [index for index, name in enumerate(schema.names) if name in only]
+    if wanted == list(range(len(wanted))):  # the first ones: with a shorter schema Arrow looks no further
+        return pa.ipc.read_record_batch(pa.py_buffer(data), pa.schema([schema.field(index) for index in wanted]))
+    # Only readers of streams and files can leave columns out. This costs 0.015 ms; to join the two parts would copy.
+    stream = pa.PythonFile(_Parts(memoryview(schema.serialize()), data), mode="r")
+    try:
+        return pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=wanted)).read_next_batch()
+    except StopIteration:
+        raise EOFError("the end of a stream in place of a record batch") from None
+
+
+class _Parts:
+    """What Arrow reads a stream from: the schema's message, then that of the slice, handed over where they lie. A read
+    beyond the end of a part gets less than it asks for, which Arrow refuses: no message goes beyond it.
+    """
+
+    closed = False
+
+    def __init__(self, schema: memoryview, data: memoryview) -> None:
+        self._left = [data, schema]  # the next one last
+
+    def read(self, size: int) -> memoryview:
+        part = self._left.pop()
+        if size < len(part) or not self._left:
+            self._left.append(part[size:])
+        return part[:size]
+
+    def close(self) -> None:
+        """Arrow calls it; nothing is open."""

@@ -7,8 +7,10 @@ writers cost a head little; of each a look for a writer reads one line, of some 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import xxhash
 
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
@@ -19,6 +21,13 @@ WRITER_AGE_S = 7 * 24 * 3600
 
 MOST_RESOLUTIONS = 32
 """Writers of which a head remembers what a person said last. Of one that is forgotten the person is asked again."""
+
+
+def slices_sum(version: int | None, headers: bool, checksums: Iterable[str]) -> str:
+    """One sum over the checksums of all slices of a publish: where it is equal the messages are, in whichever order and
+    partitions the slices lie. `version` is that of a typed queue's columns: the bytes do not say their types.
+    """
+    return xxhash.xxh3_64_hexdigest(f"{version or 0}/{headers:d}/{''.join(sorted(checksums))}".encode())
 
 
 def last_batch(queue: QueueLog, writer: str) -> WriterRecord | None:

@@ -1,4 +1,4 @@
-"""Object stores: the contract (`api`), a local directory, Azure Blob, S3, memory, and `open_store`, which picks by URL.
+"""Object stores: the contract (`api`), a local directory, Azure Blob, S3, and `open_store`, which picks by URL.
 
 Importing this package imports no SDK. Stores are not pickled: every process opens its own by the same URL.
 """

@@ -1,4 +1,4 @@
-"""The object store in an Azure Blob container, `azure://container/prefix`. No module but this and `azure_identity`
+"""The object store in an Azure Blob container, `azure://container/prefix`. No module but this and `azure_access`
 imports the SDK.
 
 An immutable object is a block blob put with If-None-Match; a document is a blob replaced with If-Match: JSON bodies
@@ -23,9 +23,8 @@ from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, BlobServiceCli
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.azure_access import CONNECTION_STRING, explain, find_access
-from partq_spark.objects.azure_identity import AzureIdentity
-from partq_spark.objects.names import (
+from partq_spark.objects.azure_access import CONNECTION_STRING, AzureIdentity, explain, find_access
+from partq_spark.objects.contents import (
     changed,
     check_content,
     check_folder_prefix,

@@ -9,10 +9,11 @@ Folders are never removed: a process that waits for the lock of a removed folder
 """
 
 # Descriptors and plain strings: a look at a document takes 3 µs, a Path alone takes longer.
-# ruff: noqa: PTH116, PTH117
+# ruff: noqa: PTH108, PTH116, PTH117
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -21,28 +22,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.documents import (
+from partq_spark.objects.contents import (
     LOOK_BYTES,
     MAX_METADATA_FILE_BYTES,
-    decode_document,
-    encode_document,
-    find_etag,
-    has_etag,
-    new_etag,
-)
-from partq_spark.objects.local_files import (
-    READING,
-    SYNC_EVERY_BYTES,
-    TemporaryFile,
-    entries,
-    explain,
-    explained,
-    read_all,
-    reading,
-    sweep,
-)
-from partq_spark.objects.local_folders import FolderLock, Folders
-from partq_spark.objects.names import (
     MAX_NAME_CHARS,
     changed,
     check_content,
@@ -51,10 +33,29 @@ from partq_spark.objects.names import (
     check_prefix,
     check_range,
     check_whole,
+    decode_document,
+    encode_document,
+    find_etag,
+    has_etag,
     is_part,
+    new_etag,
     taken,
 )
+from partq_spark.objects.local_files import (
+    READING,
+    SYNC_EVERY_BYTES,
+    TEMPORARY_PREFIX,
+    FolderLock,
+    Folders,
+    TemporaryFile,
+    explain,
+    explained,
+    read_all,
+    reading,
+)
 from partq_spark.objects.urls import LocalUrl
+
+_log = logging.getLogger("partq.objects")
 
 
 class LocalStore:
@@ -244,7 +245,7 @@ class LocalStore:
     def _entries(self, folder: str) -> Iterator[str]:
         path = f"{self._root}/{folder}"
         try:
-            return iter(entries(path, is_part))
+            return iter(_entries(path))
         except (FileNotFoundError, NotADirectoryError):
             return iter(())
         except OSError as error:
@@ -280,7 +281,7 @@ class LocalStore:
         `older_than_s` must be longer than any writer pauses between two writes: a file that is swept from under its
         writer makes that writer fail (nothing is published), and it must try again.
         """
-        return sweep(self._root, older_than_s, is_part)
+        return _sweep(self._root, older_than_s)
 
     # ---- folders
 
@@ -300,3 +301,58 @@ class LocalStore:
 
     def _lock(self, folder: int, path: str) -> FolderLock:
         return FolderLock(folder, os.path.dirname(path), self._lock_wait_s)
+
+
+def _entries(path: str) -> list[str]:
+    """The names in a folder that are partq's, folders with a `/` at the end, in the order of the whole names."""
+    with os.scandir(path) as found:
+        return sorted(entry.name + "/" if _is_folder(entry) else entry.name for entry in found if is_part(entry.name))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link to itself
+
+
+def _sweep(root: str, older_than_s: float) -> int:
+    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many.
+
+    Only folders that names may lead through are entered: a `lost+found` or a snapshot is somebody else's. One that this
+    user may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
+    """
+    removed = 0
+    folders = [root]
+    while folders:
+        path = folders.pop()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if is_part(entry.name):
+                            folders.append(entry.path)
+                    elif entry.name.startswith(TEMPORARY_PREFIX):
+                        removed += _sweep_one(entry, older_than_s)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            if path == root:
+                raise explain(error, "sweeping", path) from error
+            _log.warning("%s was not swept (%s): let user id %d in, or remove it", path, error.strerror, os.geteuid())
+        except OSError as error:
+            raise explain(error, "sweeping", path) from error
+    return removed
+
+
+def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
+    try:
+        if time.clock_gettime(time.CLOCK_REALTIME) - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
+            return 0
+        os.unlink(entry.path)
+    except FileNotFoundError:
+        return 0  # its writer finished, or another sweeper was here
+    except PermissionError as error:
+        _log.warning("%s was not swept (%s): remove it", entry.path, error.strerror)
+        return 0
+    return 1

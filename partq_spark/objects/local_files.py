@@ -1,20 +1,23 @@
-"""The pieces that the local store is made of: temporary files, folders' entries, error messages.
+"""The pieces that the local store is made of: temporary files; folders that are made durable, synced, and locked while
+a document in them is replaced; error messages.
 
 Nothing here knows object names or the contract; `local.py` does. Everything works relative to an open directory, so
 that a directory that is removed and made again under the same name is noticed instead of being written past.
 """
 
 # Most calls are relative to an open folder, which pathlib cannot express.
-# ruff: noqa: PTH108
+# ruff: noqa: PTH103, PTH112
 from __future__ import annotations
 
 import errno
-import logging
+import fcntl
 import os
+import random
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
@@ -25,9 +28,13 @@ READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 place of an object, would last for ever.
 """
 
-_log = logging.getLogger("partq.objects")
-
 SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
+
+LOCK_NAME: Final = ".lock"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOCK: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MAX_KNOWN: Final = 4096
+_OPEN_TRIES: Final = 50
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -158,59 +165,194 @@ class TemporaryFile:
             raise self._failure
 
 
-def entries(path: str, is_ours: Callable[[str], bool]) -> list[str]:
-    """The names in a folder that are ours, folders with a `/` at the end, in the order of the whole names."""
-    with os.scandir(path) as found:
-        return sorted(entry.name + "/" if _is_folder(entry) else entry.name for entry in found if is_ours(entry.name))
+# ---- folders
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False  # a link to itself
+class Folders:
+    """The folders of the store at `root`, as far as this process knows them. Safe for use by several threads."""
 
+    def __init__(self, root: str, *, private: bool = False) -> None:
+        """`private`: what makes `root` lets nobody else in."""
+        self._root = root
+        self._root_mode = 0o700 if private else 0o777
+        self._durable: set[str] = set()
+        self.unsynced: set[str] = set()  # where something was done, and the sync of it failed
 
-def sweep(root: str, older_than_s: float, is_ours: Callable[[str], bool]) -> int:
-    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many.
-
-    Only folders whose name `is_ours` are entered: a `lost+found` or a snapshot is somebody else's. One that this user
-    may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
-    """
-    removed = 0
-    folders = [root]
-    while folders:
-        path = folders.pop()
+    def open(self, path: str) -> int:
+        """An open folder. Raises `OSError`, as `FileNotFoundError` also where a file is in its way."""
+        self.settle(path)
         try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if is_ours(entry.name):
-                            folders.append(entry.path)
-                    elif entry.name.startswith(TEMPORARY_PREFIX):
-                        removed += _sweep_one(entry, older_than_s)
+            return os.open(path, _FOLDER)
+        except NotADirectoryError as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+
+    def make(self, path: str) -> int:
+        """An open folder, made if it was not there, and durable with all its parents. Raises `OSError`."""
+        self.settle(path)
+        if path in self._durable:
+            try:
+                return os.open(path, _FOLDER)
+            except FileNotFoundError:
+                pass  # somebody removed the whole store and goes on using it
+        make_durable_folder(self._root, path, self._root_mode)
+        if len(self._durable) >= _MAX_KNOWN:
+            self._durable.clear()
+        self._durable.add(path)
+        folder = os.open(path, _FOLDER)
+        with suppress(OSError):  # now, since a disk that is full later must not keep anybody from deleting
+            os.close(_open_lock(folder))
+        return folder
+
+    def sync(self, folder: int, path: str) -> None:
+        """Make durable what was done in an open folder. Raises `OSError`, and keeps in mind that it was not."""
+        try:
+            os.fsync(folder)
+        except OSError:
+            self.unsynced.add(path)
+            raise
+
+    def settle(self, path: str) -> None:
+        """Sync a folder whose last sync failed: a caller that comes back to see what became of a change must not take
+        it for done before it is durable. Raises `OSError`.
+        """
+        if path not in self.unsynced:
+            return
+        try:
+            folder = os.open(path, _FOLDER)
         except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError as error:
-            if path == root:
-                raise explain(error, "sweeping", path) from error
-            _log.warning("%s was not swept (%s): let user id %d in, or remove it", path, error.strerror, os.geteuid())
-        except OSError as error:
-            raise explain(error, "sweeping", path) from error
-    return removed
+            self.unsynced.discard(path)
+            return
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.unsynced.discard(path)
 
 
-def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
+def make_durable_folder(root: str, folder: str, root_mode: int = 0o777) -> None:
+    """Make `folder` (at or below `root`) and see to it that it survives power loss, also parts that others made. A
+    `root` that is not there yet gets `root_mode`, less the umask.
+
+    Syncing only what one made oneself is not enough: another process may have made the parent a moment ago and not
+    have synced it yet, and what is written below would be lost with it.
+    """
+    made_from = root
+    while not os.path.isdir(made_from) and made_from != "/":
+        made_from = os.path.dirname(made_from)
     try:
-        if time.clock_gettime(time.CLOCK_REALTIME) - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
-            return 0
-        os.unlink(entry.path)
-    except FileNotFoundError:
-        return 0  # its writer finished, or another sweeper was here
-    except PermissionError as error:
-        _log.warning("%s was not swept (%s): remove it", entry.path, error.strerror)
-        return 0
-    return 1
+        os.makedirs(root, mode=root_mode, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:  # which elsewhere means that an object is there already
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from error
+    top = made_from if len(made_from) < len(root) else os.path.dirname(root)
+    path = os.path.dirname(folder)
+    while len(path) >= len(top):
+        # A parent above the store may be one that this process cannot read; a store that was there is not its
+        # business.
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            if len(path) >= len(root):
+                raise
+        else:
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if path == "/":
+            break
+        path = os.path.dirname(path)
+
+
+class FolderLock:
+    """The lock under which a folder's documents are replaced: flock on a file in it, held for some microseconds.
+
+    The file may be opened by those alone who may write to the folder. A lock on the folder itself, or on any file that
+    others may read, could be taken by any reader, and kept.
+
+    The kernel frees it when its holder dies. A holder that is frozen keeps it, rightly: it would still rename when it
+    wakes. So the wait is bounded and then says what to look for.
+    """
+
+    def __init__(self, folder: int, path: str, wait_s: float) -> None:
+        self._folder = folder
+        self._path = path
+        self._wait_s = wait_s
+        self._lock = -1
+
+    def __enter__(self) -> None:
+        try:
+            self._lock = _open_lock(self._folder)
+        except OSError as error:
+            raise explain(error, "locking", f"{self._path}/{LOCK_NAME}") from error
+        try:
+            self._wait()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _wait(self) -> None:
+        pause_s = 0.0001
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    raise Unavailable(
+                        f"folder {self._path} stayed locked for {self._wait_s:g} s, nothing was changed: a process may"
+                        f" be frozen while it holds the lock; find it with `fuser -v {self._path}/{LOCK_NAME}`, let it"
+                        " go on (`kill -CONT`) or end it"
+                    ) from None
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 1.5, 0.01)
+
+    def __exit__(self, *_: object) -> None:
+        # Said aloud instead of left to close: a child forked meanwhile has the same open file and would keep the lock.
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        os.close(self._lock)
+
+
+def _open_lock(folder: int) -> int:
+    """The open lock file of a folder, made if it was not there. Never removed: a lock on a file without a name means
+    nothing to the maker of the next.
+    """
+    for left in reversed(range(_OPEN_TRIES)):
+        try:
+            lock = os.open(LOCK_NAME, _LOCK, dir_fd=folder)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                os.close(os.open(LOCK_NAME, _LOCK | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder))
+            continue
+        except PermissionError:
+            if not left:
+                raise
+            time.sleep(0.001)  # another user has just made it and is about to let others in
+            continue
+        try:
+            _let_in_writers(lock, os.fstat(folder))
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _let_in_writers(lock: int, folder: os.stat_result) -> None:
+    """Give the lock file the permissions of the folder's writers, and of nobody else: also where somebody has changed
+    those of the whole store since.
+    """
+    found = os.fstat(lock)
+    shared = folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    wanted = 0o600 | shared | shared << 1
+    owner = folder.st_uid if os.geteuid() == 0 else found.st_uid  # what root made must not lock the owner out
+    group = folder.st_gid if shared & stat.S_IWGRP else found.st_gid
+    with suppress(PermissionError):  # not our file, or not our group: its owner does it at the next change
+        if (found.st_uid, found.st_gid) != (owner, group):
+            os.fchown(lock, owner, group)
+        if stat.S_IMODE(found.st_mode) != wanted:
+            os.fchmod(lock, wanted)
 
 
 # ---- errors

@@ -1,8 +1,9 @@
-"""Trying an unavailable store again: for what may be repeated, in bounded time, and nowhere else.
+"""What is done about answers of a store that do not come: what may be repeated is tried again, in bounded time, and a
+document that is swapped is read again (`Register`).
 
 The stores themselves never try again, so that one outage is waited for once. A swap, a removal and the end of a
-writer are never repeated here: their answer may have been lost, and only the caller can tell by reading whether they
-took place.
+writer are never repeated: their answer may have been lost, and only by reading can the caller tell whether they took
+place.
 """
 
 from __future__ import annotations
@@ -10,75 +11,55 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Final, Generic, TypeVar, cast
 
-from partq_spark.base.effects import Effects, store_effects
+from partq_spark.base.effects import Backoff, Effects, Retry, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.base.retry import Retry
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
 T = TypeVar("T")
+W = TypeVar("W")
 _log = logging.getLogger("partq.objects")
 
 
-class OperationRetry:
-    """How long one operation of a store is tried again, with which pauses. Used for one operation, then thrown away.
-
-    Apart from `Backoff`: the time of a try that ran into a time-out counts, and the last error says for how long.
+class OperationRetry(Backoff):
+    """How long one operation of a store is tried again, with which pauses; the last error says for how long it was.
+    Used for one operation, then thrown away.
     """
 
     def __init__(self, url: str, timeout_s: float, effects: Effects) -> None:
+        super().__init__(Retry(first_s=0.05, most_s=5.0, timeout_s=timeout_s), effects)
         self._url = url
-        self._effects = effects
-        self._retry = Retry(first_s=0.05, most_s=5.0, timeout_s=timeout_s)
 
-    def succeeded(self) -> None:
-        """What comes next has the full time again."""
-        self._retry.succeeded()
+    def pause(self, cause: Exception, *, tried_s: float = 0.0) -> None:
+        if self.retry.failures == 0 and self.retry.timeout_s > 0:
+            _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, self.retry.timeout_s)
+        super().pause(cause, tried_s=tried_s)
 
-    def wait(self, cause: Unavailable, started_s: float) -> None:
-        """Pause before the next try, or raise `Unavailable` when the time is over.
-
-        `started_s` is when the failed try began, so that a try that itself ran into a time-out counts.
-        """
-        now_s = self._effects.now_s()
-        timeout_s = self._retry.timeout_s
-        self._retry.failed(started_s)
-        if self._retry.failures == 1 and timeout_s > 0:
-            _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, timeout_s)
-        pause_s = self._retry.pause_s(now_s, self._effects.uniform)
-        if pause_s is None:
-            tried_s = self._retry.tried_s(now_s)
-            error = Unavailable(
-                f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {timeout_s:g} s): {cause}"
-            )
-            error.tried_s = tried_s
-            raise error from cause
-        self._effects.sleep(pause_s)
-
-    def call(self, operation: Callable[[], T]) -> T:
-        """The operation's result, however often it takes within the time."""
-        while True:
-            started_s = self._effects.now_s()
-            try:
-                return operation()
-            except Unavailable as cause:
-                self.wait(cause, started_s)
+    def _given_up(self, cause: Exception, now_s: float) -> Exception:
+        tried_s, timeout_s = self.retry.tried_s(now_s), self.retry.timeout_s
+        error = Unavailable(
+            f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {timeout_s:g} s): {cause}"
+        )
+        error.tried_s, error.__cause__ = tried_s, cause
+        return error
 
     def create(self, operation: Callable[[], None]) -> None:
         """As `call`, for a creation: names are unique by contract, so what is there after a lost answer is our own."""
         unknown = False
-        while True:
-            started_s = self._effects.now_s()
+
+        def once() -> None:
+            nonlocal unknown
             try:
-                return operation()
+                operation()
             except Conflict:
-                if unknown:
-                    return None
-                raise
-            except Unavailable as cause:
+                if not unknown:
+                    raise
+            except Unavailable:
                 unknown = True
-                self.wait(cause, started_s)
+                raise
+
+        self.call(once)
 
 
 class Retrying:
@@ -126,7 +107,7 @@ class Retrying:
             return self._store.load(name, known=known)  # idle readers come here every few milliseconds
         except Unavailable as cause:
             retry = self._retry()
-            retry.wait(cause, started_s)
+            retry.pause(cause, tried_s=self._effects.now_s() - started_s)
             return retry.call(lambda: self._store.load(name, known=known))
 
     def delete(self, name: str) -> None:
@@ -174,10 +155,111 @@ class Retrying:
                     key = order(item)
                     if last is None or key > last:
                         last = key
-                        retry.succeeded()
+                        retry.retry.succeeded()
                         yield item
                         started_s = self._effects.now_s()  # what the caller did with the item is not waiting
                 return
             except Unavailable as cause:
                 items = None
-                retry.wait(cause, started_s)
+                retry.pause(cause, tried_s=self._effects.now_s() - started_s)
+
+
+# --- a document that is changed by compare-and-swap, and the version that was seen last -------------------------------
+
+# Each truth of partq is one small document, and this is how it is changed. An answer may be lost (`Unavailable`) or may
+# contradict (`Conflict` as the answer to one's own success), and neither is ever taken for a failure: the document is
+# read again, and the caller recognises what it has written, by a token, an owner, an epoch. So what is written has to
+# carry something of its own. Nothing here knows what a document says.
+
+MAX_TRIES: Final = 8
+"""Swaps of one change of what few write, so that a handful of conflicts is a lot."""
+
+
+def few_tries(effects: Effects, tries: int = MAX_TRIES) -> Backoff:
+    """For a change that somebody waits for, with a group's partitions in hand: it ends after so many `tries`."""
+    return Backoff(Retry(first_s=0.01, most_s=1.0, tries=tries, least=0.0), effects)
+
+
+class Register(Generic[T]):
+    """`what` names the document in errors. Not for use by several threads; nothing is read before it has to be."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        *,
+        what: str,
+        decode: Callable[[Document], T],
+        encode: Callable[[T], bytes | Mapping[str, str]],
+    ) -> None:
+        self.value: T | None = None
+        self.etag: str | None = None
+        self._store = store
+        self._name = name
+        self._what = what
+        self._decode = decode
+        self._encode = encode
+
+    def keep(self, value: T | None, etag: str | None) -> None:
+        """It is as it was read or written otherwise; None: there is none."""
+        self.value, self.etag = value, etag
+
+    def read(self) -> T | None:
+        """As it is now, by one request that is cheap if nothing has changed; None: there is none."""
+        found = self._store.load(self._name, known=self.etag)
+        if isinstance(found, Document):
+            self.keep(self._decode(found), found.etag)
+        elif not isinstance(found, Unchanged):
+            self.keep(None, None)
+        return self.value
+
+    def swap(self, wanted: T | None) -> None:
+        """One attempt to put `wanted` in place of what was seen last (None: to remove that). Raises `Conflict`,
+        `Unavailable` (outcome unknown); what was seen stays, and a look tells whether it is still so.
+        """
+        etag: str | None = None
+        if wanted is not None:
+            etag = self._store.swap(self._name, self._encode(wanted), expected=self.etag)
+        elif self.etag is not None:
+            self._store.remove(self._name, expected=self.etag)
+        self.keep(wanted, etag)
+
+    def change(self, decide: Callable[[T | None], W], backoff: Backoff, *, known: bool = False) -> W:
+        """Swap in what `decide` makes of the present value (None: there is none, or none is wanted), until it finds
+        nothing to change and returns what it was given; it must be harmless when repeated. `known`: begin with what
+        was seen last.
+
+        Raises what `decide` raises, and after the last try of `backoff`, which is settled by reading too, its cause,
+        or `Unavailable` with the number of tries if that is what ended it.
+        """
+        found = self.value if known else self.read()
+        over: Conflict | Unavailable | None = None
+        while True:
+            wanted = decide(found)
+            is_so = wanted is found
+            if is_so:
+                return wanted
+            if over is not None:
+                raise self._given_up(backoff.retry, over)
+            try:
+                self.swap(cast("T | None", wanted))
+            except (Conflict, Unavailable) as cause:
+                try:
+                    backoff.pause(cause)
+                except (Conflict, Unavailable) as error:
+                    over = error
+            else:
+                return wanted
+            try:
+                found = self.read()
+            except Unavailable as error:
+                if over is not None:  # what is unknown is the change, and the look at it says no more
+                    raise self._given_up(backoff.retry, over) from error
+                raise
+
+    def _given_up(self, retry: Retry, cause: Conflict | Unavailable) -> Conflict | Unavailable:
+        if retry.failures < retry.tries:
+            return cause
+        error = Unavailable(f"{self._what} could not be swapped in {retry.failures} tries: {cause}; try again later")
+        error.__cause__ = cause
+        return error

@@ -27,8 +27,8 @@ from xml.etree import ElementTree
 from partq_spark.base.effects import side_by_side
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.documents import MAX_METADATA_FILE_BYTES, decode_document, encode_document, new_etag
-from partq_spark.objects.names import (
+from partq_spark.objects.contents import (
+    MAX_METADATA_FILE_BYTES,
     changed,
     check_content,
     check_folder_prefix,
@@ -36,8 +36,11 @@ from partq_spark.objects.names import (
     check_prefix,
     check_range,
     check_whole,
+    decode_document,
+    encode_document,
     is_name,
     is_part,
+    new_etag,
     taken,
 )
 from partq_spark.objects.s3_client import Answer, S3Client

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from partq_spark.base.effects import boot_time_s, store_effects
 from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.objects.names import check_name
+from partq_spark.objects.contents import check_name
 from partq_spark.objects.retrying import OperationRetry
 from partq_spark.objects.urls import ServiceUrl
 

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
 from partq_spark.base.errors import Invalid, WrongUse
-from partq_spark.objects.names import check_prefix
+from partq_spark.objects.contents import check_prefix
 
 ALLOWED: Final = "file:///absolute/dir, azure://container/prefix or s3://bucket/prefix"
 

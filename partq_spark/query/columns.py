@@ -1,5 +1,5 @@
 """From the log's pieces to the source's Arrow batches, copying as little as can be; and which columns a reader gives.
-No pyspark. What typed queues alone need is imported where it is used (`log.segment_columns`).
+No pyspark. What typed queues alone need is imported where it is used (`log.segment`).
 
 A batch must match the source's schema to the letter (spark-traps.md 11). Large pieces are cut, which copies nothing;
 small ones are joined, because every batch costs the JVM something too.
@@ -21,7 +21,7 @@ from partq_spark.log.reading import Piece
 from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.schema.types import TIMESTAMP, normal
-from partq_spark.log.segment_columns import HEADERS
+from partq_spark.log.segment import HEADERS
 from partq_spark.query.settings import (
     HEADERS_TYPE,
     SOURCE_TYPES,
@@ -93,10 +93,12 @@ def default_columns(columns: Columns | None, include_headers: bool) -> WantedCol
     return _row_columns(payload.append(own), payload, names)
 
 
-def named_columns(columns: Columns | None, names: Sequence[str]) -> WantedColumns:
-    """The columns of these names as they are today; `_metadata` without headers. Raises `Invalid` as
-    `wanted_typed_columns`.
+def named_columns(columns: Columns | None, names: Sequence[str] | None) -> WantedColumns:
+    """The columns of these names as they are today; `_metadata` without headers. None: all but headers. Raises
+    `Invalid` as `wanted_typed_columns`.
     """
+    if names is None:
+        return default_columns(columns, include_headers=False)
     if columns is None:
         return message_columns(named_source_columns(names))
     default = default_columns(columns, include_headers=False).schema

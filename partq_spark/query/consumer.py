@@ -19,8 +19,8 @@ from partq_spark.group.left_out import LOOK_S, KeyOrder, MissedPartitions
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
 from partq_spark.log import tree
-from partq_spark.log.connect import open_queue
 from partq_spark.log.model import Head, at
+from partq_spark.log.queue import open_queue
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements, Announced, is_claimed, repetition
 from partq_spark.query.limits import BatchLimits, Unacknowledged

@@ -26,12 +26,11 @@ from typing import Any, NamedTuple
 import xxhash
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
-from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.base.words import format_rfc3339
 from partq_spark.log import tree
 from partq_spark.log.clocks import LoadChunk
-from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Head, Origin
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueAddress, QueueLog
 from partq_spark.query.settings import Boundary, SourceOptions
 
 _log = logging.getLogger("partq.flow")

@@ -25,9 +25,8 @@ from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session
 from partq_spark.group.solo import EPOCH, EveryPartition, SoloSession
 from partq_spark.log import groups
-from partq_spark.log.connect import shared_store
 from partq_spark.log.model import Head, at
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog, shared_store
 from partq_spark.objects.urls import is_paid
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchEnd, BatchSpan, rewind_command

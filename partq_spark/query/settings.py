@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.connect import QueueAddress
+from partq_spark.log.queue import QueueAddress
 
 QueueEdge = Literal["earliest", "latest"]
 
@@ -93,7 +93,7 @@ SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
     "redelivered": ("boolean",),
     "headers": (HEADERS_TYPE,),
 }
-# What they are called in segments (`log.segment_columns`); the others are made where messages are read.
+# What they are called in segments (`log.segment`); the others are made where messages are read.
 STORED: Mapping[str, str] = {"key": "key", "value": "value", "headers": "_headers", "timestamp": "_timestamp"}
 
 # The columns of a source that a sink ignores, so that a plain copy from queue to queue works.

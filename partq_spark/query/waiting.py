@@ -11,9 +11,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Backoff, Effects, Retry
 from partq_spark.base.errors import Unavailable
-from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group.claims import Standing, View
 from partq_spark.log.model import Head, at
 

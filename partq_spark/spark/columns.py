@@ -20,10 +20,9 @@ from partq_spark.query.settings import HEADERS_TYPE, IGNORED, STORED, SourceColu
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partq_spark.log.destinations import FanPlan
+    from partq_spark.log.destinations import FanPlan, Stage
     from partq_spark.log.model import Head
     from partq_spark.log.schema.columns import Columns
-    from partq_spark.log.staged import Stage
     from partq_spark.query.columns import WantedColumns
 
 Wanted: TypeAlias = "WantedColumns | Sequence[SourceColumn]"
@@ -168,7 +167,7 @@ class SinkColumns:
         """
         import pyarrow as pa
 
-        from partq_spark.log.segment_columns import HEADERS, segment_schema
+        from partq_spark.log.segment import HEADERS, segment_schema
 
         headers = [] if self.headers_at is None else [batch.column(self.headers_at).cast(HEADERS)]
         if self.given is not None:
@@ -246,7 +245,7 @@ def _are_rows(plan: FanPlan, schema: StructType) -> bool:
     if plan.by_topic:
         return TYPED_TOPIC in names and (_typed_stage(plan) is not None or not plan.destinations)
     if plan.destinations:
-        return plan.destinations[0].stage.columns is not None
+        return plan.destinations[0].columns is not None
     try:
         check_sink_columns(column_types(schema))
     except Invalid:
@@ -256,7 +255,7 @@ def _are_rows(plan: FanPlan, schema: StructType) -> bool:
 
 def _typed_stage(plan: FanPlan) -> Stage | None:
     """That of the first destination that has columns."""
-    return next((each.stage for each in plan.destinations if each.stage.columns is not None), None)
+    return next((each for each in plan.destinations if each.columns is not None), None)
 
 
 def _row_columns(plan: FanPlan, schema: StructType) -> SinkColumns:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid
-from partq_spark.base.timestamps import parse_rfc3339
+from partq_spark.base.words import parse_rfc3339
 from partq_spark.group.documents.urls import canonical_ownership, default_ownership
-from partq_spark.log.connect import NamespaceAddress, QueueAddress
 from partq_spark.log.destinations import checked_topic
 from partq_spark.log.names import checked_name
+from partq_spark.log.queue import NamespaceAddress, QueueAddress
 from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 

@@ -26,9 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from partq_spark.log import tree
-from partq_spark.log.connect import QueueAddress, open_queue
 from partq_spark.log.model import Head
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueAddress, QueueLog, open_queue
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.connect import open_queue
+from partq_spark.log.queue import open_queue
 from partq_spark.query.settings import ddl, default_source_columns
 from partq_spark.spark import options
 from partq_spark.spark.columns import default_schema

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from partq_spark.base.effects import Effects, store_effects
+from partq_spark.base.effects import Effects, Retry, store_effects
 from partq_spark.base.errors import BadRow, Invalid, WrongUse
-from partq_spark.base.retry import Retry
 from partq_spark.client.arguments import checked
 from partq_spark.log.publish import Full, NumberUsed
 from partq_spark.log.repetition import BatchRefused

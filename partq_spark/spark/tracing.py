@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
     from pyspark.sql.types import StructField, StructType
 
-    from partq_spark.client.batches import Batch
+    from partq_spark.client.consumer import Batch
 
 MOST_BATCHES: Final = 100
 """Micro-batches that were processed and whose completion was not heard of; a driver has few at a time."""
@@ -97,7 +97,7 @@ def processing(batch: Batch | DataFrame) -> AbstractContextManager[None]:
     if _is_data_frame(batch):
         found = tracing()
         return nullcontext() if found is None else _processing(found, batch).around()
-    from partq_spark.client.batches import Batch
+    from partq_spark.client.consumer import Batch
 
     if not isinstance(batch, Batch):
         raise Invalid(f"{type(batch).__name__} is no batch: give the DataFrame of foreachBatch, or a consumer's Batch")

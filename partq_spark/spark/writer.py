@@ -18,12 +18,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations, fanout
-from partq_spark.log.connect import open_queue, shared_namespace, shared_store
-from partq_spark.log.destinations import FanPlan
+from partq_spark.log.admin import shared_namespace
+from partq_spark.log.destinations import FanPlan, StagedSegment
 from partq_spark.log.fanout import Unattracted
 from partq_spark.log.publish import PublishIdentity
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import Staged
+from partq_spark.log.queue import QueueLog, open_queue, shared_store
 from partq_spark.spark.columns import TOPIC, TYPED_TOPIC, sink_columns
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import SinkOptions
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 class StagedTask(WriterCommitMessage):
     """What a task tells the driver: where its messages lie, and on whose behalf they were staged."""
 
-    staged: Sequence[Staged]
+    staged: Sequence[StagedSegment]
     unattracted: Unattracted
     task: int
     query: str | None  # Spark's query id, also inside foreachBatch; None in a batch job
@@ -82,7 +81,7 @@ class _Sink:
     @staticmethod
     def _is_typed(plan: FanPlan, queue: QueueLog) -> bool:
         """Whether a destination is, so that a column `topic` is its own."""
-        return any(each.stage.queue == queue.name and each.stage.columns is not None for each in plan.destinations)
+        return any(each.queue == queue.name and each.columns is not None for each in plan.destinations)
 
     # --- Spark's calls
 
@@ -139,7 +138,7 @@ class _Sink:
 
     # --- what they do
 
-    def _publish(self, staged: Sequence[Sequence[Staged]], first: StagedTask, batch: int | None) -> None:
+    def _publish(self, staged: Sequence[Sequence[StagedSegment]], first: StagedTask, batch: int | None) -> None:
         outcomes = fanout.publish_all(
             self._queue,
             staged,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Backoff, Effects, Retry
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.base.retry import Backoff, Retry
 
 SECONDS = st.floats(0.001, 1000.0)
 

@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
-from partq_spark.base.timestamps import EXAMPLE, format_rfc3339, parse_rfc3339
-from partq_spark.base.words import printable, printable_json, printable_lines, readable, size
-from partq_spark.cli.output import fitted
+from partq_spark.base.words import (
+    EXAMPLE_TIME,
+    format_rfc3339,
+    parse_rfc3339,
+    printable,
+    printable_json,
+    printable_lines,
+    readable,
+    size,
+)
+from partq_spark.cli.tables import fitted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXTS = st.text(st.characters())  # half surrogates included
@@ -106,7 +114,7 @@ REFUSED = (
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse_rfc3339(text)
-    assert EXAMPLE in str(refused.value)
+    assert EXAMPLE_TIME in str(refused.value)
     assert ascii(text) in str(refused.value)
     with pytest.raises(Invalid) as refused:
         parse_rfc3339(text + "x" * 10_000)

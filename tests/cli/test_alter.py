@@ -43,9 +43,9 @@ def test_settings_and_columns_change_as_they_are_given(partq: Partq) -> None:
     partq(*ALTER, *change)
     found = partq.json("queue", "describe", "orders")["schema"]
     assert found["ddl"] == planned["to"] == f"{ddl.removesuffix('INT')}BIGINT, coupon STRING, `a b` INT"
-    assert found["changes"] == planned["changes"]
-    widened = {"column": "count", "from": "INT", "to": "BIGINT"}
-    assert found["changes"][1] == {"version": 3, "added": [], "widened": [widened]}
+    assert found["columns"][2]["former"] == [{"type": "INT", "until": 2}]
+    assert planned["added"] == ["coupon STRING", "`a b` INT"]
+    assert planned["widened"] == [{"name": "count", "from": "INT", "to": "BIGINT"}]
     assert partq(*ALTER, "--schema", found["ddl"].lower()).stdout == "schema: as it was\n"
 
 
@@ -61,6 +61,7 @@ def test_the_number_of_partitions_changes_and_what_waits_is_said(group: Group) -
     assert partq.json("queue", "describe", "orders")["layout"] == {
         "generation": 1,
         "partitions": 8,
+        "since_sequence": 4,
         "begin": [*group.ends, 0, 0, 0, 0],
     }
     assert partq(*TO_8).stdout == "partitions: 8, as it was\n"
@@ -111,8 +112,8 @@ def test_a_dry_run_says_what_comes_moves_and_waits_and_writes_nothing(group: Gro
     assert f"(the newest of every partition, 40 messages) {moving} would change partition" in said
     assert "What comes to partition 4 would wait for partition 0." in said
     assert said.endswith("Nothing was changed.\n")
-    assert shown["settings"] == [{"setting": "retention_s", "from": None, "to": 60}]
-    assert shown["partitions"] == {"from": 4, "to": 3, "new": [], "removed": [3]}
+    assert shown["settings"] == [{"name": "retention_s", "from": None, "to": 60}]
+    assert shown["partitions"] == {"name": "partitions", "from": 4, "to": 3}
     (found,) = shown["groups"]
     first = [(each["partition"], each["acknowledged"], each["end"], each["messages"]) for each in found["first"]]
     done = [0, 2, 0, 0]
@@ -173,7 +174,7 @@ def segments(partq: Partq) -> list[Path]:
 def test_trim_by_offset_and_by_time(filled: Partq) -> None:
     done = filled.json(*TRIM, "--before-offsets", '{"0": 8}')
     assert (done["trimmed"], done["messages"], done["held_back"]) == (8, 22, [])
-    assert done["partitions"] == [{"partition": 0, "earliest": 8, "next": 30}]
+    assert done["partitions"] == [{"partition": 0, "earliest": 8, "next": 30, "messages": 22, "bytes": None}]
     assert filled.json(*TRIM, "--before-offsets", '{"0": 3}')["trimmed"] == 0
     second = filled.browse("orders", "--from", 10, "--limit", 1)[0]["timestamp"]
     assert filled(*TRIM, "--before", second).stdout.startswith("Trimmed 2 messages")

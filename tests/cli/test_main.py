@@ -88,7 +88,7 @@ def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, mon
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("first\nsecond")
 
-    monkeypatch.setattr("partq_spark.log.connect.Namespace.queues", broken)
+    monkeypatch.setattr("partq_spark.log.admin.Namespace.queues", broken)
     assert partq.error("queue", "list") == "RuntimeError: first second (PARTQ_DEBUG=1 shows where)"
     traced = partq("queue", "list", code=1, PARTQ_DEBUG="1").stderr
     assert "Traceback" in traced
@@ -176,7 +176,7 @@ def test_files_and_traces(orders: Partq, tmp_path: Path, monkeypatch: pytest.Mon
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("partq_spark.log.connect.Namespace.queues", broken)
+    monkeypatch.setattr("partq_spark.log.admin.Namespace.queues", broken)
     failed = orders("queue", "list", code=1, PARTQ_DEBUG="1")
     assert "Traceback" in failed.stderr
     assert _harmless(failed.stderr)
@@ -186,13 +186,13 @@ def test_the_log_and_the_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     """What a store says of its objects while a command runs, and the name of a file that is published."""
     program = (
         "import sys, logging\n"
-        "from partq_spark.cli import arguments, output\n"
-        "output._SHOWN_AFTER_S = 0\n"
-        "@arguments.command('send')\n"
+        "from partq_spark.cli import commands, message_commands\n"
+        "message_commands._SHOWN_AFTER_S = 0\n"
+        "@commands.command('send')\n"
         "def command():\n"
         "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
         "    print('-' * 9, file=sys.stderr)\n"
-        "    with output.ProgressBar(f'publishing [red]{sys.argv[1][-15:]}') as bar:\n"
+        "    with message_commands.ProgressBar(f'publishing [red]{sys.argv[1][-15:]}') as bar:\n"
         "        bar.update(1, 1, 2)\n"
         "    yield from ()\n"
         "command([], standalone_mode=False)\n"

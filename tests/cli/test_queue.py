@@ -21,7 +21,8 @@ def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
     )
     shown = partq.json("queue", "describe", "orders")
     assert list(shown["config"].values()) == [0, 0.5, "exclusive", 1000, 3600, 500]
-    assert (shown["quota_used"], shown["layout"]) == (0, {"generation": 0, "partitions": 4, "begin": [0, 0, 0, 0]})
+    layout = {"generation": 0, "partitions": 4, "since_sequence": 1, "begin": [0, 0, 0, 0]}
+    assert (shown["quota_used"], shown["layout"]) == (0, layout)
     ddl = ", ".join(f"c{number} INT" for number in range(1000))
     partq("queue", "create", "wide", "--partitions", 1000, "--schema", ddl)
     assert partq("queue", "describe", "wide").stdout.count("… and 936 more ") == 2

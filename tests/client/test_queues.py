@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 import partq
-from partq_spark.cli import output
+from partq_spark.cli.commands import document
 from tests.cli.conftest import Partq
 from tests.client.conftest import Make, acknowledged
 
@@ -34,7 +34,7 @@ def filled(make: Make, messages: int = 20) -> partq.Queue:
 
 def same(command: Partq, words: tuple[object, ...], answer: object) -> None:
     """What the command prints as JSON is the answer of the API."""
-    found, expected = command.json(*words), json.loads(json.dumps(output.document(answer)))
+    found, expected = command.json(*words), json.loads(json.dumps(document(answer)))
     for each in [found, expected] if isinstance(found, dict) else [*found, *expected]:
         partitions = each.get("partitions")
         for part in [each, *(partitions if isinstance(partitions, list) else ())]:
@@ -120,9 +120,9 @@ def test_a_schema_may_come_in_each_form(make: Make, schema: Any) -> None:
     queue = make(schema=schema, key="ID")
     found = queue.describe().schema
     assert found is not None
-    assert (found.ddl, found.key, found.version, found.changes) == (DDL, "id", 1, ())
+    assert (found.ddl, found.key, found.version) == (DDL, "id", 1)
     assert make(schema=schema, key="id", exist_ok=True) == queue
-    assert queue.alter(schema=schema).schema == partq.SchemaAlteration(from_=DDL, to=DDL, changes=())
+    assert queue.alter(schema=schema).schema == partq.SchemaAlteration(from_=DDL, to=DDL, added=(), widened=())
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.client.files.parsing import field_of_csv, member_of_json
-from partq_spark.client.files.readers import ExactDecoder
 from partq_spark.client.messages import json_of
 from partq_spark.client.outgoing import size_of
+from partq_spark.client.parsing import field_of_csv, member_of_json
+from partq_spark.client.readers import ExactDecoder
 from partq_spark.client.rows import RefusedValue, RowTaker, take_of
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.forms import row_bytes

@@ -17,8 +17,8 @@ import pytest
 
 import partq
 from partq_spark.client.tables import CHUNK_BYTES, table_batches
+from partq_spark.log.destinations import stage_of
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from tests.client.conftest import Make
 

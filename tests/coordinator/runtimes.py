@@ -28,7 +28,7 @@ from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin, groups
 from partq_spark.log.model import Head
 from partq_spark.log.settings import QueueConfig
-from partq_spark.objects.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
 from tests.support.way import Hooked
 

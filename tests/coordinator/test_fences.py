@@ -17,8 +17,8 @@ from partq_spark.base.effects import in_a_row
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import UNBOUNDED, Checkpoint, Owner, Partition, Phase
-from partq_spark.objects.memory import MemoryStore
 from tests.coordinator.runtimes import KEY, Lines
+from tests.support.memory_store import MemoryStore
 
 HIM, HEIR, OTHER = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
 FENCE: Final = Partition(partition=0, phase=Phase.FENCING, owner=HIM, epoch=2, to=HEIR, to_epoch=3)

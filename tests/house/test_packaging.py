@@ -99,7 +99,7 @@ LIGHT = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for folder in ("objects", "log")
     for path in sorted((ROOT / "partq_spark" / folder).rglob("*.py"))
-    if path.stem not in ("azure", "azure_identity", "s3", "s3_client")  # loaded only where the store is there
+    if path.stem not in ("azure", "azure_access", "s3", "s3_client")  # loaded only where the store is there
 ]
 CLIENTS = {"pyspark", "azure", "botocore", "redis", "rich", "click", "pandas"}
 

@@ -19,18 +19,18 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
+from partq_spark.log.destinations import Stage, StagedSegment, stage_of
 from partq_spark.log.housekeeping import Collected, collect, trim
 from partq_spark.log.model import Head, Slice, StageFloor
 from partq_spark.log.names import LOG_SIZES
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.segment import RUN_BYTES, Stager
-from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.segment import segment_schema
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.staging import RUN_BYTES, Stager
 from partq_spark.objects.api import Document, ObjectStore
-from partq_spark.objects.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.way import Hook, Hooked
 
 Row = tuple[str | None, bytes]
@@ -131,7 +131,7 @@ def staged(
 def send(queue: QueueLog, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
     """Stage and publish."""
     stage = stage_of(queue.refresh())
-    return publish(queue, stage, staged(queue, stage, rows), identity)
+    return publish(queue, staged(queue, stage, rows) or [unread(queue.head, {})], identity)
 
 
 def values(*numbers: int) -> list[Row]:
@@ -139,9 +139,10 @@ def values(*numbers: int) -> list[Row]:
     return [("key", b"%d" % number) for number in numbers]
 
 
-def unread(rows: Mapping[int, int], name: str = "000000000001-0123456789abcdef.arrow") -> StagedSegment:
+def unread(head: Head, rows: Mapping[int, int], name: str = "000000000001-0123456789abcdef.arrow") -> StagedSegment:
     """A segment that nobody will read: partition → messages."""
     return StagedSegment(
+        stage=stage_of(head),
         name=name,
         headers=False,
         slices=tuple(Slice(partition, 0, 64, 100, 0, number, "0" * 16) for partition, number in rows.items()),

@@ -9,7 +9,7 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, groups
-from partq_spark.log.connect import Namespace
+from partq_spark.log.admin import Namespace
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group
 from partq_spark.log.queue import QueueLog

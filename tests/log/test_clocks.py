@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from partq_spark.group.retention import retain
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log import queue as queue_module
+from partq_spark.log.destinations import stage_of
 from partq_spark.log.model import Origin
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
@@ -130,7 +130,7 @@ def test_collections_by_a_wrong_clock_end_nothing_early_and_stop_nothing(
             send(queue, values(2))
         housekeeping.collect(queue)
         if quarter < 4:
-            publish(world.handle(), stage, used.pop())
+            publish(world.handle(), used.pop())
         there.append(queue.segment_folder + abandoned[0].name in objects(world))
         world.clock.now_us += GRACE_US // 4 + (quarter % 4 == 3)
     assert there == [True] * 8 + [False] * 12

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from partq_spark.log import admin, groups, housekeeping, tree
 from partq_spark.log.compaction import compact
+from partq_spark.log.destinations import stage_of
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog, oldest_us
-from partq_spark.log.segment import Stager
-from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.segment import segment_schema
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import stage_of
+from partq_spark.log.staging import Stager
 from tests.log.queues import (
     HOUR_US,
     SECOND_US,
@@ -64,7 +64,7 @@ def send_rows(queue: QueueLog, rows: Sequence[tuple[str | None, bytes]], *, head
         stager.add(pa.record_batch(columns, schema=segment_schema(headers=headers)))
         segment = stager.finish()
     assert segment is not None
-    publish(queue, stage, [segment])
+    publish(queue, [segment])
 
 
 @pytest.mark.parametrize(("alternate", "most", "least"), [("headers", 9, 1), ("counts", 60, 28)])

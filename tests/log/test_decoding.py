@@ -28,9 +28,8 @@ from partq_spark.log.model import Slice
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added, with_widened
-from partq_spark.log.segment import SegmentWriter, read_slice
-from partq_spark.log.segment_columns import HEADERS, decoded, segment_schema
-from partq_spark.objects.memory import MemoryStore
+from partq_spark.log.segment import HEADERS, SegmentWriter, decoded, read_slice, segment_schema
+from tests.support.memory_store import MemoryStore
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import destinations, fanout, writers
-from partq_spark.log.admin import alter_queue, delete_queue, subscribe, unsubscribe
-from partq_spark.log.connect import Namespace
-from partq_spark.log.destinations import FanPlan, matches
+from partq_spark.log.admin import Namespace, alter_queue, delete_queue, subscribe, unsubscribe
+from partq_spark.log.destinations import FanPlan, StagedSegment, matches
 from partq_spark.log.fanout import Fan, QueueOutcome, Unattracted
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Staged
 from tests.log.queues import World, batch_of, head_of, lost, raise_floor, read, read_flat
 from tests.support.properties import examples
 from tests.support.way import Hooked
@@ -57,7 +55,7 @@ def plan(world: World, named: str | None = None) -> FanPlan:
 
 def stage(
     world: World, decided: FanPlan, *tasks: Sequence[Message], batch_rows: int = 1000, **sizes: Any
-) -> tuple[list[list[Staged]], Unattracted]:
+) -> tuple[list[list[StagedSegment]], Unattracted]:
     """Every task's messages, in batches of so many rows; what nobody attracts of all of them."""
     staged, missed = [], []
     for number, messages in enumerate(tasks):
@@ -74,7 +72,7 @@ def stage(
 
 def publish(
     world: World,
-    staged: Sequence[Sequence[Staged]],
+    staged: Sequence[Sequence[StagedSegment]],
     identity: PublishIdentity | None = IDENTITY,
     open_queue: Opener | None = None,
 ) -> list[QueueOutcome]:
@@ -161,7 +159,7 @@ def test_the_memory_of_a_task_is_shared_by_its_queues(world: World) -> None:
 
     def pieces(**sizes: Any) -> list[int]:
         staged, _ = stage(world, plan(world), batch, batch_rows=10, run_bytes=100_000, **sizes)
-        return [len(each.segment.slices) for each in staged[0] if each.stage.partitions == 1]
+        return [len(each.slices) for each in staged[0] if each.stage.partitions == 1]
 
     assert pieces() == [1]
     assert pieces(least_run_bytes=1) == [4]

@@ -9,6 +9,7 @@ import pytest
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import groups, housekeeping, tree
 from partq_spark.log.compaction import compact
+from partq_spark.log.destinations import Stage, stage_of
 from partq_spark.log.groups import remove_group
 from partq_spark.log.housekeeping import GroupPositions, collect, trim
 from partq_spark.log.model import Head
@@ -16,7 +17,6 @@ from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.staged import Stage, stage_of
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
@@ -240,9 +240,9 @@ def test_a_head_older_than_the_stage_does_not_refuse_it(world: World) -> None:
     for number in range(6):
         send(world.handle(), values(number))
     stage = stage_of(world.handle().refresh())
-    publish(late, stage, staged(late, stage, values(7)))
+    publish(late, staged(late, stage, values(7)))
     stage = stage_of(late.head)
-    publish(late, stage, staged(late, stage, values(8)))
+    publish(late, staged(late, stage, values(8)))
     assert [kind for kind, name in hooked.calls if name.endswith("_head.json")] == ["load", "swap", "swap"]
 
 
@@ -269,7 +269,7 @@ def test_a_collector_that_sleeps_before_it_reads_the_head_shortens_nobodys_grace
         for _ in range(4):
             world.clock.now_us += (GRACE_US - 4) // 4
             collect(world.handle())
-        assert publish(late, stages[-1], segments).rows == 1
+        assert publish(late, segments).rows == 1
         assert sum(piece.batch.num_rows for piece in pieces_of(queue, head)) == head.messages > 0
     rounds(world, 3)
     with pytest.raises(ObjectMissing, match="trimmed"):

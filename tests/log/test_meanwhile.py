@@ -15,11 +15,11 @@ import pytest
 
 from partq_spark.base.errors import Conflict, PartqError, Unavailable
 from partq_spark.log import admin, housekeeping
+from partq_spark.log.destinations import stage_of
+from partq_spark.log.fanout import publish_tasks
 from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import publish_tasks
-from partq_spark.log.staged import Staged, stage_of
 from tests.log.queues import HOUR_US, Row, World, all_steps, lost, objects, read_flat, send, staged, trim_all
 from tests.support.way import Hooked
 
@@ -54,7 +54,7 @@ class Story(World):
         identity = None if writer is None else PublishIdentity(writer=writer, batch=7)
         try:
             stage = stage_of(queue.refresh())
-            tasks = [Staged(stage, each) for part in (rows[:2], rows[2:]) for each in staged(queue, stage, part)]
+            tasks = [each for part in (rows[:2], rows[2:]) for each in staged(queue, stage, part)]
             if anew:  # they are placed anew, under the count that is there then
                 self.resize()
             done = publish_tasks(queue, tasks, identity, seed="s")

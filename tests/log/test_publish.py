@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.log import admin, repetition
+from partq_spark.log import admin, fanout
+from partq_spark.log.destinations import Stage, StagedSegment, stage_of
+from partq_spark.log.fanout import publish_tasks
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import (
     Full,
@@ -25,10 +27,8 @@ from partq_spark.log.publish import (
     publish,
 )
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import publish_tasks
-from partq_spark.log.segment import RUN_BYTES
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Stage, Staged, StagedSegment, stage_of
+from partq_spark.log.staging import RUN_BYTES
 from partq_spark.objects.api import ObjectStore
 from tests.log import typed
 from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, send, staged, through, trim_all, values
@@ -51,7 +51,7 @@ def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
     first = send(queue, values(1, 2, 3))
     stage = stage_of(queue.refresh())
     parts = [*staged(queue, stage, values(4)), *staged(queue, stage, values(5, 6))]
-    second = publish(queue, stage, parts)
+    second = publish(queue, parts)
     head = queue.refresh()
     assert (first.sequence, second.sequence, head.sequence) == (2, 3, 3)
     assert (first.rows, first.duplicate, first.conflicts, first.begin) == (3, False, 0, {0: 0})
@@ -70,7 +70,7 @@ def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
     stage = stage_of(queue.refresh())
     (plain,) = staged(queue, stage, [("a", b"1")])
     with pytest.raises(Invalid, match="with headers and some without"):
-        publish(queue, stage, [plain, replace(plain, headers=True)])
+        publish(queue, [plain, replace(plain, headers=True)])
     assert queue.refresh().messages == 0
 
 
@@ -159,12 +159,12 @@ def test_what_was_staged_below_the_floor_is_refused_but_a_repetition_is_one(
     stage = stage_of(queue.refresh())
     at_floor, below = staged(queue, stage, values(1)), staged(queue, stage, values(2))
     raise_floor(world.handle(), stage.sequence)
-    publish(queue, stage, at_floor, identity)
+    publish(queue, at_floor, identity)
     raise_floor(world.handle(), 9)
     with pytest.raises(Outdated, match=f"staged at sequence {stage.sequence}, collection has passed 9"):
-        publish(queue, stage, below, replace(identity, batch=6) if identity else None)
+        publish(queue, below, replace(identity, batch=6) if identity else None)
     if identity is not None:
-        assert publish(queue, stage, at_floor, identity).duplicate
+        assert publish(queue, at_floor, identity).duplicate
     send(queue, values(3))  # staged anew
     assert read_flat(queue) == [b"1", b"3"]
 
@@ -194,7 +194,7 @@ def rows_of(number: int) -> list[Row]:
 
 
 def publish_staged(queue: QueueLog, stage: Stage, segments: Sequence[StagedSegment]) -> PublishResult:
-    return publish_tasks(queue, [Staged(stage, segment) for segment in segments], seed="a")
+    return publish_tasks(queue, segments, seed="a")
 
 
 @pytest.mark.conformance("RES-01")
@@ -236,7 +236,7 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        (repetition.MOST_CHANGES, None, ""),
+        (fanout.MOST_CHANGES, None, ""),
         (100, Repartitioned, "publish them again"),
         (0, Corrupt, "not there"),  # what was staged is lost instead
     ],
@@ -260,7 +260,7 @@ def test_what_is_placed_again_comes_as_a_whole_or_says_why_not(
     hooked.before = change
     with pytest.raises(error, match=said) if error else nullcontext():
         publish_staged(world.handle(store=hooked), stage, segments)
-    assert head_of(world.store).layout.generation == min(max(changes, 1), repetition.MOST_CHANGES + (error is not None))
+    assert head_of(world.store).layout.generation == min(max(changes, 1), fanout.MOST_CHANGES + (error is not None))
     assert len(read_flat(world.handle())) == (0 if error else 120)
 
 
@@ -270,7 +270,7 @@ def test_tasks_of_two_queues_by_one_name_are_refused(world: World) -> None:
     for partitions in (4, 5):
         queue = world.create(partitions)
         stage = stage_of(queue.head)
-        tasks += [Staged(stage, segment) for segment in staged(queue, stage, rows_of(partitions))]
+        tasks += staged(queue, stage, rows_of(partitions))
         if partitions == 4:
             admin.delete_queue(queue)
     with pytest.raises(Invalid, match="deleted and created again while its tasks staged"):
@@ -304,14 +304,14 @@ def test_rows_are_placed_again_with_the_columns_that_they_need(
         some = [{**row, "coupon": "c"} if number and between else row for row in rows[20 * number : 20 * number + 20]]
         theirs = [[{"key": "h", "value": b"%d" % row["id"]}] for row in some] if headers else None
         (segment,) = typed.staged(queue, stage, some, seed=f"q/1/{number}", headers=theirs)
-        tasks.append(Staged(stage, segment))
+        tasks.append(segment)
         # What was taken once is not too large afterwards.
         admin.alter_queue(world.handle(), **change, max_message_bytes=10**6 if number == 0 else 1)
     identity = PublishIdentity.of_query("query", 1)
     assert publish_tasks(queue, tasks, identity, seed="q/1").rows == 40
     (entry,) = queue.head.entries
     assert (entry.schema_version, entry.headers) == (version, headers)
-    assert (entry.segments == tuple(task.segment.name for task in tasks)) == (version == 1), "written anew if needed"
+    assert (entry.segments == tuple(task.name for task in tasks)) == (version == 1), "written anew if needed"
     found = typed.read(queue)
     added = {"coupon": None} if between or version > 1 else {}
     expected = [{**row, **added, **({"coupon": "c"} if between and row["id"] >= 20 else {})} for row in rows]

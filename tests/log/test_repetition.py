@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from partq_spark.log import admin, housekeeping, repetition, writers
+from partq_spark.log.destinations import StagedSegment, stage_of
+from partq_spark.log.fanout import publish_tasks
 from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import BatchRefused, publish_tasks
-from partq_spark.log.segment import Stager
-from partq_spark.log.staged import Staged, stage_of
+from partq_spark.log.repetition import BatchRefused
+from partq_spark.log.staging import Stager
 from tests.log import typed
 from tests.log.queues import HOUR_US, Row, World, all_steps, batch_of, head_of, read, read_flat, rounds, send, values
 from tests.log.typed import Row as TypedRow
@@ -30,14 +31,14 @@ def of(batch: int, writer: str = "query") -> PublishIdentity:
     return PublishIdentity(writer=writer, batch=batch, owner="query")
 
 
-def tasks_of(queue: QueueLog, *rows: Sequence[Row], seed: str = "s", compression: str = "lz4") -> list[Staged]:
+def tasks_of(queue: QueueLog, *rows: Sequence[Row], seed: str = "s", compression: str = "lz4") -> list[StagedSegment]:
     stage = stage_of(queue.refresh())
     made = []
     for number, each in enumerate(rows):
         with Stager(queue.store, stage, seed=f"{seed}/{number}", compression=compression, run_bytes=700) as stager:
             stager.add(batch_of(each))
             segment = stager.finish()
-        made += [Staged(stage, segment)] if segment is not None else []
+        made += [segment] if segment is not None else []
     return made
 
 
@@ -155,7 +156,7 @@ def test_rows_of_a_typed_queue_are_compared_whichever_version_they_have(world: W
 
     def put_typed(*tasks: Sequence[TypedRow], named: bool = True, headers: Sequence[Any] | None = None) -> bool:
         stage = stage_of(queue.refresh())
-        made = [Staged(stage, each) for task in tasks for each in typed.staged(queue, stage, task, headers=headers)]
+        made = [each for task in tasks for each in typed.staged(queue, stage, task, headers=headers)]
         return publish_tasks(world.handle(), made, of(1) if named else None, seed="s").duplicate
 
     assert not put_typed(rows)

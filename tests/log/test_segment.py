@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
-from partq_spark.log import destinations, names, segment
+from partq_spark.log import destinations, names
 from partq_spark.log.admin import subscribe
+from partq_spark.log.destinations import Stage, StagedSegment, stage_of
 from partq_spark.log.fanout import Fan
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.schema.forms import check_batch, first_not_utf8
-from partq_spark.log.segment import Stager, read_slice
-from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.segment import read_slice, segment_schema
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.staging import RUN_BYTES, Stager
 from partq_spark.objects.api import ObjectStore
 from partq_spark.spark.columns import message_columns
 from tests.log.queues import World, empty_head
@@ -78,7 +78,7 @@ OPTIONS = st.fixed_dictionaries(
     {
         "headers": st.booleans(),
         "compression": st.sampled_from(["none", "lz4", "zstd"]),
-        "run_bytes": st.sampled_from([1, 300, segment.RUN_BYTES]),
+        "run_bytes": st.sampled_from([1, 300, RUN_BYTES]),
     }
 )
 
@@ -221,7 +221,7 @@ def test_a_message_that_no_queue_takes_is_refused_by_its_row_and_nothing_is_stag
                 columns = message_columns(batch.schema.names)
                 fan.add(columns.taken(batch), columns.topics(batch))
             (staged, *_), _ = fan.finish()
-        return staged.segment.rows
+        return staged.rows
 
     if said is None:
         assert stage_all() == 13

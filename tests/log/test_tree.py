@@ -20,7 +20,6 @@ from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice
 from partq_spark.log.names import LOG_SIZES, LogSizes
 from partq_spark.log.publish import place
 from partq_spark.log.runs import RunLimits, choose, fits
-from partq_spark.log.staged import stage_of
 from tests.log.queues import BEGIN_US, SECOND_US, empty_head, everything, unread
 from tests.log.test_codec import ENTRY
 from tests.support.properties import examples
@@ -51,7 +50,7 @@ class Grown:
 
     def publish(self, rows: dict[int, int], now_us: int = 0) -> None:
         before = self.head
-        entry = place(before, stage_of(before), [unread(rows)], None, f"{len(self.entries):016x}", now_us)
+        entry = place(before, [unread(before, rows)], None, f"{len(self.entries):016x}", now_us)
         following = list(before.next)
         for piece in entry.slices:
             following[piece.partition] = piece.end
@@ -171,7 +170,7 @@ def test_overflow_takes_the_oldest_and_no_more_than_needed(slices: list[int], mo
     """Also where a limit in bytes is just met (`spare`), or passed by one."""
     head = empty_head(8)
     sizes = [dict.fromkeys(range(each), 1) for each in slices]
-    entries = [place(head, stage_of(head), [unread(each)], None, "0" * 16, 0) for each in sizes]
+    entries = [place(head, [unread(head, each)], None, "0" * 16, 0) for each in sizes]
     total = sum(map(entry_bytes, entries))
     limits = LogSizes(inline_entries=most, inline_bytes=max(600, 4_000 if spare is None else total + spare))
     moved = tree.overflow(entries, limits)

@@ -21,27 +21,35 @@ from msgspec import structs
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
-from partq_spark.log.admin import alter_queue, create_queue, delete_queue, remove_remains, subscribe
+from partq_spark.log.admin import Namespace, alter_queue, create_queue, delete_queue, remove_remains, subscribe
 from partq_spark.log.compaction import compact
-from partq_spark.log.connect import Namespace
-from partq_spark.log.destinations import plan_topic
+from partq_spark.log.destinations import plan_topic, stage_of
 from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.groups import create_group
 from partq_spark.log.model import FORMAT, Head
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, check_stage, check_version, publish
+from partq_spark.log.publish import Outdated, check_stages, check_version, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.columns import Column, Columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added
-from partq_spark.log.segment import read_slice
-from partq_spark.log.segment_columns import HEADERS
+from partq_spark.log.segment import HEADERS, read_slice
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from tests.log import typed
-from tests.log.queues import GRACE_US, World, document_of, empty_head, everything, read_flat, rounds, send, values
+from tests.log.queues import (
+    GRACE_US,
+    World,
+    document_of,
+    empty_head,
+    everything,
+    read_flat,
+    rounds,
+    send,
+    unread,
+    values,
+)
 from tests.log.test_codec import HEAD, HEADS, TYPED, sealed
 
 SECOND_US = 1_000_000
@@ -154,7 +162,7 @@ def test_any_arrow_tool_opens_a_segment_whose_columns_are_the_queues(world: Worl
     stage = stage_of(queue.refresh())
     head_of_each = [[{"key": "trace", "value": b"%d" % row["id"]}] for row in rows]
     made = typed.staged(queue, stage, rows, headers=head_of_each)
-    publish(queue, stage, made)
+    publish(queue, made)
     with pa.ipc.open_file(pa.BufferReader(world.store.read(queue.segment_folder + made[0].name))) as file:
         table = file.read_all()
     assert table.schema.names == ["id", "key", "timestamp", "headers", "_headers"]
@@ -239,7 +247,7 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
     alter_queue(queue, add_columns="b INT")
     stage = stage_of(queue.refresh())
     with pytest.raises(Outdated, match=r"staged for version 2 of its columns, its head knows 1 .*: publish them again"):
-        check_stage(stage, older)
+        check_stages([unread(queue.head, {})], older)
     with pytest.raises(Outdated, match="head knows 0"):
         check_version(stage, empty_head(1))
     check_version(stage_of(older), queue.head)
@@ -268,7 +276,7 @@ def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkey
     queue, found = typed.create(world, "a INT, b STRING, c INT", key="a", partitions=1), list[list[str]]()
     for added in ("d INT", "e INT"):
         stage = stage_of(queue.refresh())
-        publish(queue, stage, typed.staged(queue, stage, [{"a": 1}], headers=[None]))
+        publish(queue, typed.staged(queue, stage, [{"a": 1}], headers=[None]))
         alter_queue(queue, add_columns=added)
 
     def noted(*given: Any, **more: Any) -> pa.RecordBatch:
@@ -293,7 +301,7 @@ STAGES = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from partq_spark.log.connect import shared_store
+from partq_spark.log.queue import shared_store
 from partq_spark.log.destinations import plan_queue
 from partq_spark.log.fanout import Fan
 from partq_spark.log.queue import QueueLog
@@ -302,7 +310,7 @@ queue = QueueLog(shared_store(sys.argv[1], 60.0), "default", "orders")
 with Fan(queue.store, plan_queue(queue), seed="q/7/0", given=batch.schema) as fan:
     fan.add(batch)
     (staged,), _ = fan.finish()
-print(staged.segment.rows, "partq_spark.log.schema.conform" in sys.modules, "pandas" in sys.modules)
+print(staged.rows, "partq_spark.log.schema.conform" in sys.modules, "pandas" in sys.modules)
 """
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.compaction import compact
-from partq_spark.log.destinations import plan_queue
+from partq_spark.log.destinations import StagedSegment, plan_queue
 from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
@@ -22,10 +22,9 @@ from partq_spark.log.schema.columns import name_text
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import KEY_TYPES
 from partq_spark.log.schema.versions import columns_of, schema_of
-from partq_spark.log.staged import Staged
-from partq_spark.objects.memory import MemoryStore
 from tests.log import typed
 from tests.log.schema.shapes import batches, same, schemas, types
+from tests.support.memory_store import MemoryStore
 from tests.support.properties import examples
 
 NUMBER = pa.field("row number", pa.int32(), nullable=False)  # no drawn name is as long
@@ -37,7 +36,7 @@ SIZES = LogSizes(inline_entries=2, fan_out=2, slice_gain=2)
 WIDER = {"TINYINT": "SMALLINT", "SMALLINT": "BIGINT", "INT": "BIGINT", "FLOAT": "DOUBLE"}
 
 
-def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[Staged]:
+def stage(queue: QueueLog, batch: pa.RecordBatch, task: int) -> list[StagedSegment]:
     """As a task of a sink does it."""
     with Fan(queue.store, plan_queue(queue), seed=f"q/1/{task}", given=batch.schema) as fan:
         fan.add(batch)

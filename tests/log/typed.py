@@ -10,15 +10,15 @@ import pyarrow as pa
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import compact
+from partq_spark.log.destinations import Stage, StagedSegment, stage_of
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.conform import Conversion, chosen_columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
-from partq_spark.log.segment import RUN_BYTES, Stager
-from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.segment import segment_schema
 from partq_spark.log.settings import QueueConfig
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.staging import RUN_BYTES, Stager
 from tests.log.queues import HOUR_US, World, everything
 
 Row = Mapping[str, Any]
@@ -72,7 +72,7 @@ def staged(
 def send(queue: QueueLog, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
     """Stage and publish."""
     stage = stage_of(queue.refresh())
-    return publish(queue, stage, staged(queue, stage, rows), identity)
+    return publish(queue, staged(queue, stage, rows), identity)
 
 
 def pieces(queue: QueueLog, wanted: str | pa.Schema | None = None, view: tree.LogView | None = None) -> list[Piece]:

@@ -14,10 +14,10 @@ import pytest
 from partq_spark.objects import ObjectStore
 from partq_spark.objects.azure import AzureStore
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.s3 import S3Store
 from partq_spark.objects.urls import ServiceUrl, parse_url
+from tests.support.memory_store import MemoryStore
 from tools.proxy import Proxy
 from tools.servers import Azurite, S3Server
 

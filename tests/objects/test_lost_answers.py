@@ -13,12 +13,10 @@ from typing import TypeVar
 
 import pytest
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Backoff, Effects, Retry
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.base.retry import Backoff, Retry
-from partq_spark.objects.memory import MemoryStore
-from partq_spark.objects.register import MAX_TRIES, Register, few_tries
-from partq_spark.objects.retrying import Retrying
+from partq_spark.objects.retrying import MAX_TRIES, Register, Retrying, few_tries
+from tests.support.memory_store import MemoryStore
 from tests.support.way import Way
 
 T = TypeVar("T")

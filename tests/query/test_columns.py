@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.log import tree
 from partq_spark.log.compaction import compact
+from partq_spark.log.destinations import stage_of
 from partq_spark.log.names import LogSizes
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
@@ -23,9 +24,8 @@ from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.versions import columns_of, schema_of, with_added, with_widened
-from partq_spark.log.segment import Stager
-from partq_spark.log.segment_columns import HEADERS, segment_schema
-from partq_spark.log.staged import stage_of
+from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.staging import Stager
 from partq_spark.query.columns import (
     METADATA_TYPES,
     MOST_BYTES,
@@ -281,7 +281,8 @@ def filled(plan: Plan, columns: Columns | None, compression: str = "lz4", *, com
         with Stager(queue.store, stage, seed=str(number), headers=headers, compression=compression) as stager:
             stager.add(rows)
             segment = stager.finish()
-        publish(queue, stage, [segment] if segment else [], None)
+        if segment is not None:
+            publish(queue, [segment])
     if compacted:
         while compact(queue, min_age_s=0.0) is not None:
             pass

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from partq_spark.group.documents import Announce, Audience, DocumentOperation, Reincarnated
-from partq_spark.group.documents.objects import ObjectDocuments
+from partq_spark.group.documents import Announce, Audience, DocumentOperation, ObjectDocuments, Reincarnated
 from partq_spark.group.model import GroupKey
-from partq_spark.objects.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 Copy = Mapping[str, Any]
 

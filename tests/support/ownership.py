@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from partq_spark.group.documents.objects import ObjectDocuments
+from partq_spark.group.documents import ObjectDocuments
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects import ObjectStore

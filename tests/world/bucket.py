@@ -13,12 +13,12 @@ from hashlib import md5
 from typing import Any, Final
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.objects.documents import decode_document
-from partq_spark.objects.memory import Stored
+from partq_spark.objects.contents import decode_document
 from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.s3 import MARK, S3Store
 from partq_spark.objects.s3_client import Answer, S3Client
 from partq_spark.objects.urls import ServiceUrl
+from tests.support.memory_store import Stored
 from tests.world.store import Journey, Seen, kind_of
 
 _CONTENDED: Final = 0.02

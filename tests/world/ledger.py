@@ -15,8 +15,8 @@ from partq_spark.log import codec, housekeeping, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, add, at
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import PLAIN
-from partq_spark.objects.memory import MemoryStore
+from partq_spark.log.segment import PLAIN
+from tests.support.memory_store import MemoryStore
 from tests.world.bucket import Bucket
 from tests.world.facts import Lying, Place, demand
 

@@ -38,7 +38,8 @@ from coordinator.schedule import Job
 from partq_spark.base import effects
 from partq_spark.group.binding import Liveness
 from partq_spark.group.model import GroupKey
-from partq_spark.log import connect
+from partq_spark.log import admin
+from partq_spark.log import queue as log_queue
 from partq_spark.log.names import LOG_SIZES
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
@@ -297,7 +298,7 @@ class Machine:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The production code has these processes."""
-        opened, namespaces = dict(connect._open), dict(connect._namespaces)
+        opened, namespaces = dict(log_queue._open), dict(admin._namespaces)
         replaced = [
             (module, name, value)
             for module in _load_all()
@@ -322,7 +323,7 @@ class Machine:
                 put(value)
             for module, name, value in replaced:
                 setattr(module, name, value)
-            connect._open.clear()
-            connect._open.update(opened)
-            connect._namespaces.clear()
-            connect._namespaces.update(namespaces)
+            log_queue._open.clear()
+            log_queue._open.update(opened)
+            admin._namespaces.clear()
+            admin._namespaces.update(namespaces)

@@ -14,7 +14,7 @@ from coordinator.settings import Settings
 from partq_spark.group.documents import Announce, DocumentOperation, Remove, Swap, Value
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, import_client, open_ownership
-from partq_spark.log.connect import shared_store
+from partq_spark.log.queue import shared_store
 from partq_spark.objects.api import ObjectStore
 from tests.support.documents import Copy, MemoryDocuments, MemoryServer
 from tests.world.machine import Host, Machine

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import partq
-from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
+from tests.support.memory_store import MemoryStore
 from tests.support.way import WRITES, Way
 from tests.world.interruptions import Interrupter
 from tests.world.machine import Host, Machine

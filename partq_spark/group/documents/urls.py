@@ -16,7 +16,7 @@ from partq_spark.base.effects import store_effects
 from partq_spark.base.errors import Corrupt, Invalid, WrongUse
 from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.objects.api import Document, ObjectStore
-from partq_spark.objects.register import Register, few_tries
+from partq_spark.objects.retrying import Register, few_tries
 
 ALLOWED: Final = "redis://host:port/db, rediss://host:port/db or store"
 USERNAME: Final = "PARTQ_REDIS_USERNAME"

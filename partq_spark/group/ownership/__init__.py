@@ -1,5 +1,5 @@
 """Who has what in a group that several share, and who lives, kept in the group's documents: the state, a heartbeat per
-flow, a lease, and the ownership records of seed 004. One implementation for Redis, objects and memory, and how a
+flow, a lease, and the ownership records of seed 004. One implementation for Redis and objects, and how a
 program opens it. Importing this package imports neither Redis' client nor any SDK.
 
 Every change is conditional and nothing is retried inside, beyond reading again what changed meanwhile. An answer that
@@ -31,6 +31,7 @@ from partq_spark.group.documents import (
     Documents,
     Listing,
     Load,
+    ObjectDocuments,
     Reincarnated,
     Remove,
     Swap,
@@ -279,8 +280,6 @@ def open_ownership(
     """
     parsed = parse_ownership(url)
     if parsed is None:
-        from partq_spark.group.documents.objects import ObjectDocuments
-
         if store is None:
             raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
         return Ownership(around(ObjectDocuments(store)))

@@ -184,7 +184,6 @@ def test_the_package_is_imported_only_when_it_is_needed_and_without_it_the_extra
     """What cannot be imported ahead is left to who opens it."""
     code = """
 import sys
-import partq_spark.group.documents.objects
 from partq_spark.base.errors import Invalid
 from partq_spark.group.ownership import import_client, open_ownership
 for url in ("none", "store", "redis:/wrong"):

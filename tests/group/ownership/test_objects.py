@@ -13,15 +13,15 @@ import pytest
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.base.json_documents import checksum_of
-from partq_spark.group.documents.objects import ObjectDocuments
+from partq_spark.group.documents import ObjectDocuments
 from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership
 from partq_spark.objects import Document
-from partq_spark.objects.memory import MemoryStore
 from tests.group.ownership.conftest import KEY, RECORD, begin, verbs
 from tests.group.test_checkpoints import Lossy
 from tests.log.queues import lost, once
 from tests.objects.conftest import memory_store
+from tests.support.memory_store import MemoryStore
 from tests.support.ownership import in_objects
 from tests.support.way import Hooked
 

@@ -15,8 +15,7 @@ import pytest
 from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.local_files import TemporaryFile
-from partq_spark.objects.local_folders import FolderLock
+from partq_spark.objects.local_files import FolderLock, TemporaryFile
 
 
 @pytest.mark.crash

@@ -37,10 +37,10 @@ def _pause(point: str, queue: str, batch: str) -> None:
 def _patch_publish(module: Any) -> None:
     publish = module.publish
 
-    def held(queue: Any, stage: Any, segments: Any, identity: Any = None) -> Any:
+    def held(queue: Any, segments: Any, identity: Any = None) -> Any:
         batch = "none" if identity is None else str(identity.batch)
         _pause("before-publish", queue.name, batch)
-        done = publish(queue, stage, segments, identity)
+        done = publish(queue, segments, identity)
         outcome = _FOLDER / f"outcome.{queue.name}.{batch}.{os.getpid()}"
         outcome.write_text("duplicate" if done.duplicate else "new")
         _pause("after-publish", queue.name, batch)
@@ -49,8 +49,9 @@ def _patch_publish(module: Any) -> None:
     module.publish = held
 
 
-def _patch_segment(module: Any) -> None:
-    finish, checksum = module.Stager.finish, module._HashingFile.slice_checksum
+def _patch_staging(module: Any) -> None:
+    written: Any = sys.modules["partq_spark.log.segment"]
+    finish, checksum = module.Stager.finish, written._HashingFile.slice_checksum
     working: list[Any] = []  # a task's process does one task at a time
 
     def where(stager: Any) -> tuple[str, str]:
@@ -69,12 +70,12 @@ def _patch_segment(module: Any) -> None:
         return checksum(file)
 
     module.Stager.finish = held_finish
-    module._HashingFile.slice_checksum = held_checksum
+    written._HashingFile.slice_checksum = held_checksum
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "partq_spark.log.publish": _patch_publish,
-    "partq_spark.log.segment": _patch_segment,
+    "partq_spark.log.staging": _patch_staging,
 }
 
 

@@ -1,7 +1,7 @@
 """The object store in this process's memory: the whole contract, but nothing durable and nothing shared.
 
 For simulations and fast tests. Deterministic: time and randomness are handed in, and nothing else is asked for
-either, so that a seed repeats a run. It is no user's store; `open_store` does not offer it.
+either, so that a seed repeats a run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import groupby
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.names import (
+from partq_spark.objects.contents import (
     changed,
     check_content,
     check_folder_prefix,

@@ -1,7 +1,10 @@
-"""What a command is, and what several of them take: the store and its namespace, names, numbers and times, checked
-before anything is done, and the settings of a queue.
+"""What a command is: what it takes and what it shows. Several take the store and its namespace, names, numbers and
+times, checked before anything is done, and the settings of a queue.
 
-A command is a function under `@command`. It yields what it has to show, each as an `Answer`, and prints nothing itself.
+A command is a function under `@command`. It yields what it has to show, each as an `Answer`, and prints nothing itself:
+JSON for machines (`document` makes it of any frozen value); lines, facts and tables for people. Lines are not wrapped;
+whatever is printed is printable (`partq_spark.base.words`). ruff refuses `click.echo` anywhere else.
+
 An argument that no queue could take is wrong use (exit code 2): click says so of those that are checked here, and
 `WrongUse` of those that the client checks.
 """
@@ -10,23 +13,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from partq_spark import client
+from partq_spark.base.effects import LONGEST_WAIT_S, RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid, WrongUse
-from partq_spark.base.retry import LONGEST_WAIT_S, RETRY_TIMEOUT_S
-from partq_spark.base.words import printable_lines
-from partq_spark.cli import output
+from partq_spark.base.words import printable, printable_json, printable_lines
+from partq_spark.cli.tables import Table, draw
+
+DOCUMENTS_AT_A_TIME = 500
 
 T = TypeVar("T")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 # --- what an argument may be ------------------------------------------------------------------------------------------
@@ -47,12 +54,12 @@ class Checked(click.ParamType[T], Generic[T]):
 
 
 def checked_by(check: str, *given: Any) -> Callable[[str], Any]:
-    """A check of `partq_spark.client.checks` by its name, imported when it is needed."""
+    """A check of `partq_spark.client.arguments` by its name, imported when it is needed."""
 
     def run(text: str) -> Any:
-        from partq_spark.client import checks
+        from partq_spark.client import arguments
 
-        return getattr(checks, check)(*given, text)
+        return getattr(arguments, check)(*given, text)
 
     return run
 
@@ -86,13 +93,7 @@ SECONDS = Checked[float]("seconds", _seconds)
 
 # --- arguments of several commands ------------------------------------------------------------------------------------
 
-group_option = click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
-
-
-def yes_option(what: str) -> Callable[[Function], Function]:
-    """`--yes`, without which `require_yes` ends the command."""
-    return click.option("--yes", is_flag=True, help=f"Really {what}.")
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,19 +122,98 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+# --- what a command shows ---------------------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """Names and values below each other, the values aligned and never cut."""
+
+    pairs: Sequence[tuple[str, str]]
+
+
+View: TypeAlias = "Iterator[str | Facts | Table]"
+"""What people see, part by part; a text is a line."""
+
+
+class Answer(NamedTuple):
+    """What a command has to show: a value of the client, or its view for people. Of an iterator each item is a JSON
+    document of its own, printed as it is.
+    """
+
+    value: object
+    view: View
+
+
+def show(answer: Answer, *, as_json: bool) -> None:
+    """Print it."""
+    if as_json:
+        documents = answer.value if isinstance(answer.value, Iterator) else iter((document(answer.value),))
+        while some := list(islice(documents, DOCUMENTS_AT_A_TIME)):
+            print_json(*some)
+        return
+    for part in answer.view:
+        match part:
+            case Table():
+                for line in draw(part):
+                    say(line)
+            case Facts():
+                width = max(len(name) for name, _ in part.pairs)
+                for name, value in part.pairs:
+                    click.echo(f"{click.style(name.ljust(width), dim=True)}  {printable(value)}")
+            case _:
+                say(part)
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print one line."""
+    click.echo(printable(text), err=err)
+
+
+def print_json(*documents: object) -> None:
+    """Print each document on a line of its own, in UTF-8 whatever the terminal's encoding (RFC 8259)."""
+    lines = [printable_json(json.dumps(each, ensure_ascii=False, allow_nan=False)) for each in documents]
+    click.echo("\n".join(lines).encode())
+
+
+def document(value: object) -> Any:
+    """Any value of the client as JSON: a frozen dataclass or Struct becomes an object of its fields and properties, a
+    point in time RFC 3339, seconds a number with six digits.
+    """
+    own = [each.name for each in fields(value)] if is_dataclass(value) else getattr(value, "__struct_fields__", ())
+    if own:
+        more = (name for name, found in vars(type(value)).items() if isinstance(found, property))
+        return {name.rstrip("_"): document(getattr(value, name)) for name in (*own, *more)}
+    match value:
+        case float():
+            return round(value, 6)
+        case datetime():
+            from partq_spark.base.words import format_rfc3339, unix_us
+
+            return format_rfc3339(unix_us(value))
+        case Mapping():
+            return {name: document(each) for name, each in value.items()}
+        case list() | tuple():
+            return [document(each) for each in value]
+        case None | bool() | int():
+            return value
+        case _:
+            return str(value)
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
 def command(
     name: str, *, of_store: bool = True, prints_json: bool = True
-) -> Callable[[Callable[..., Iterator[output.Answer]]], click.Command]:
+) -> Callable[[Callable[..., Iterator[Answer]]], click.Command]:
     """Make a command of a generator of answers. Each is printed as it comes, as JSON with `--json`.
 
-    Behind its own options the command gets those of all others. Its function gets the values of its own, and what it
-    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says) and `ownership`.
+    Around its own options the command gets those of all others. Its function gets the values of its own, and what it
+    names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says), `group`, `yes` (for
+    `require_yes`) and `ownership`.
     """
 
-    def make(function: Callable[..., Iterator[output.Answer]]) -> click.Command:
+    def make(function: Callable[..., Iterator[Answer]]) -> click.Command:
         wanted = inspect.signature(function).parameters
 
         @functools.wraps(function)
@@ -141,17 +221,21 @@ def command(
             if of_store:
                 given = _placed(given, wanted)
             for answer in function(**given):
-                output.show(answer, as_json=as_json)
+                show(answer, as_json=as_json)
 
         made = click.command(name)(run)
+        if "group" in wanted:
+            made.params.insert(0, _GROUP)
         if "queue" in wanted:
             made.params.insert(0, click.Argument(["name"], type=NAME))
-        made.params += [*[_JSON] * prints_json, *_STORE * of_store]
+        made.params += [*[_YES] * ("yes" in wanted), *[_JSON] * prints_json, *_STORE * of_store]
         return made
 
     return make
 
 
+_GROUP = click.Option(["--group"], type=GROUP, metavar="NAME", required=True, help="The consumer group.")
+_YES = click.Option(["--yes"], is_flag=True, help="Really do it.")
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
 _STORE = (
     click.Option(
@@ -184,10 +268,10 @@ def _placed(given: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
     """The arguments of a command's function: what was given, with the place that it wants in place of the options. What
     the environment says is checked, wanted or not.
     """
-    from partq_spark.client import checks
+    from partq_spark.client.arguments import address, ownership_url
 
-    where = checks.address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
-    checks.ownership_url(given["ownership"])
+    where = address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
+    ownership_url(given["ownership"])
     _show_warnings()
     if "queue" in wanted:
         given["queue"] = client.Queue(given.pop("name"), **asdict(where))

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types as is_
 
-from partq_spark.client.files.readers import ExactDecoder
+from partq_spark.client.readers import ExactDecoder
 from partq_spark.client.rows import RefusedValue, Take, take_of
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ

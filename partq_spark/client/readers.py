@@ -8,17 +8,16 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import chain
-from typing import Any, BinaryIO, Final, Generic, NoReturn, TypeVar, cast
+from typing import Any, BinaryIO, Final, NoReturn, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.rows import RefusedValue
-from partq_spark.client.tables import CHUNK_BYTES, CHUNK_ROWS
+from partq_spark.client.tables import CHUNK_BYTES, CHUNK_ROWS, is_text
 from partq_spark.log.schema.forms import pieces
 from partq_spark.log.schema.types import TIMESTAMP
 
@@ -27,24 +26,18 @@ JSON_BYTES = 4  # for each character of a line of JSON, of Python objects too, a
 
 _SPACES: Final = " \t\r\n"  # of JSON
 
-Rows = TypeVar("Rows")
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True)
-class Part(Generic[Rows]):
-    """Some rows in order. `unit` is what `numbers` count, with the file's name: "orders.csv line"."""
-
-    rows: Rows
-    unit: str
-    numbers: Sequence[int]
-
-    def place(self, index: int) -> str:
-        """Where a row stands, for people."""
-        return f"{self.unit} {self.numbers[index]}"
+Place = Callable[[int], str]
+"""Where one of some rows stands, for people: "orders.csv line 3"."""
 
 
-def _parts(name: str, rows: Iterator[tuple[int, Row, int]]) -> Iterator[Part[list[Row]]]:
+def _place(unit: str, numbers: Sequence[int]) -> Place:
+    return lambda index: f"{unit} {numbers[index]}"
+
+
+def _parts(name: str, rows: Iterator[tuple[int, Row, int]]) -> Iterator[tuple[list[Row], Place]]:
     """Of rows with the lines they stand in and the bytes they take in memory, about."""
     held: list[Row] = []
     numbers: list[int] = []
@@ -55,14 +48,14 @@ def _parts(name: str, rows: Iterator[tuple[int, Row, int]]) -> Iterator[Part[lis
             numbers.append(number)
             size += row_bytes
             if size >= CHUNK_BYTES or len(held) >= CHUNK_ROWS:
-                yield Part(held, f"{name} line", numbers)
+                yield held, _place(f"{name} line", numbers)
                 held, numbers, size = [], [], 0
     except Invalid:
         if held:  # what stands before it is looked at first
-            yield Part(held, f"{name} line", numbers)
+            yield held, _place(f"{name} line", numbers)
         raise
     if held:
-        yield Part(held, f"{name} line", numbers)
+        yield held, _place(f"{name} line", numbers)
 
 
 class Lines:
@@ -125,7 +118,7 @@ class CsvFile:
         if twice:
             raise Invalid(f"{self.name} names the column {min(twice)!r} twice: rename one of them")
 
-    def parts(self) -> Iterator[Part[list[list[str]]]]:
+    def parts(self) -> Iterator[tuple[list[list[str]], Place]]:
         """The fields of each row, as many as there are columns."""
         return _parts(self.name, self._rows)
 
@@ -213,7 +206,7 @@ class JsonFile:
         self.columns = [] if self._first is None else list(self._first[1][1])
         """The names in the first line."""
 
-    def parts(self, take: Callable[[JsonLine], Sequence[Any]]) -> Iterator[Part[list[Sequence[Any]]]]:
+    def parts(self, take: Callable[[JsonLine], Sequence[Any]]) -> Iterator[tuple[list[Sequence[Any]], Place]]:
         """What `take` makes of each line, given its text and what it says, or refuses by `RefusedValue`. At once: many
         objects that live for a while are what Python's collector of garbage looks through again and again.
         """
@@ -282,13 +275,13 @@ class ParquetFile:
     def progress(self) -> tuple[int, int | None]:
         return self._done, self._parquet.metadata.num_rows
 
-    def parts(self, wanted: Collection[str] | None) -> Iterator[Part[pa.RecordBatch]]:
+    def parts(self, wanted: Collection[str] | None) -> Iterator[tuple[pa.RecordBatch, Place]]:
         """The columns `wanted` (None: all)."""
         columns = None if wanted is None else list(wanted)
         try:
             for batch in self._parquet.iter_batches(self._batch_rows(), columns=columns, use_threads=False):
                 for piece in _decoded(self._viewed(batch)):
-                    yield Part(piece, f"{self.name} row", range(self._done + 1, self._done + piece.num_rows + 1))
+                    yield piece, _place(f"{self.name} row", range(self._done + 1, self._done + piece.num_rows + 1))
                     self._done += piece.num_rows
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{self.name} cannot be read after row {self._done}: {error}") from error
@@ -320,12 +313,6 @@ def _with_instants(kind: pa.DataType, is_int96: Iterator[bool]) -> pa.DataType:
         value = _with_instants(kind.value_type, is_int96)
         return kind if value == kind.value_type else pa.list_(value)
     return TIMESTAMP if next(is_int96) else kind
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether it is one of text or of bytes."""
-    types = pa.types
-    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _decoded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

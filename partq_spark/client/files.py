@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.client.arguments import STANDARD_INPUT, checked_file_kind
-from partq_spark.client.files import json_text
-from partq_spark.client.files.parsing import (
+from partq_spark.client.parsing import (
     ENCODING,
     bytes_of,
     encoded,
@@ -30,24 +29,23 @@ from partq_spark.client.files.parsing import (
     json_kind,
     member_of_json,
 )
-from partq_spark.client.files.readers import (
+from partq_spark.client.readers import (
     CsvFile,
     ExactDecoder,
     JsonFile,
     JsonLine,
     Lines,
     ParquetFile,
-    Part,
-    is_text,
+    Place,
 )
 from partq_spark.client.rows import RefusedValue, RowTaker
-from partq_spark.client.tables import messages_taking, rows_taking, text_keys
+from partq_spark.client.tables import is_text, messages_taking, objects, rows_taking, text_keys, texts
+from partq_spark.log.destinations import Stage
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment_columns import HEADERS_NAME, segment_schema
-from partq_spark.log.staged import Stage
+from partq_spark.log.segment import HEADERS_NAME, segment_schema
 from partq_spark.query.columns import METADATA
 from partq_spark.query.settings import IGNORED
 
@@ -59,20 +57,20 @@ class MessageSource:
     """
 
     file: CsvFile | JsonFile | ParquetFile
-    parts: Iterator[Part[Any]]
+    parts: Iterator[tuple[Any, Place]]
     messages: Callable[[Any], pa.RecordBatch]
     meaning: str = ""
 
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, Place]]:
         """With the columns of a segment, each with what says where its rows stand. Raises `Invalid` naming file and
         line or row for what is no message; what no queue takes the log refuses, by `BadRow`.
         """
-        for part in self.parts:
+        for rows, place in self.parts:
             try:
-                made = self.messages(part.rows)
+                made = self.messages(rows)
             except BadRow as bad:
-                raise bad.at(part.place(bad.row)) from None
-            yield made, part.place
+                raise bad.at(place(bad.row)) from None
+            yield made, place
 
 
 def _from_values(schema: pa.Schema, rows: list[Sequence[Any]]) -> pa.RecordBatch:
@@ -303,7 +301,7 @@ def _whole_rows(key: str | None, batch: pa.RecordBatch, *, untyped: bool) -> pa.
                 f" has text in {name!r} that is not UTF-8, which JSON cannot hold: make that column binary (it becomes "
                 "base64), or encode it",
             )
-    value = json_text.objects(columns, untyped=untyped).cast(pa.binary())
+    value = objects(columns, untyped=untyped).cast(pa.binary())
     return pa.RecordBatch.from_arrays([_keys(key, batch), value], schema=segment_schema())
 
 
@@ -312,7 +310,7 @@ def _keys(key: str | None, batch: pa.RecordBatch) -> pa.Array:
     if key is None or key not in batch.schema.names:
         return pa.nulls(batch.num_rows, pa.string())
     column = batch.column(key)
-    return text_keys(column) if is_text(column.type) else json_text.texts(column, key)
+    return text_keys(column) if is_text(column.type) else texts(column, key)
 
 
 # --- opened -----------------------------------------------------------------------------------------------------------
