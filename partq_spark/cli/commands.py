@@ -111,12 +111,12 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
         kind: click.ParamType[Any] = Checked(setting.unit, setting.parse)
         if setting.choices:
             kind = click.Choice(setting.choices, case_sensitive=False)
-        letter, usual = {"seconds": "S", "bytes": "N"}.get(setting.unit), getattr(default, name)
+        letter, usual = "S" if setting.unit == "seconds" else "N", getattr(default, name)
         run = click.option(
             f"--{setting.name}",
             name,
             type=kind,
-            metavar=f"{letter}|none" if setting.none else letter,
+            metavar=None if setting.choices else f"{letter}|none" if setting.none else letter,
             help=f"{setting.meaning}  [default: {'none' if usual is None else usual}]",
         )(run)
     return run

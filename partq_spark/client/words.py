@@ -83,7 +83,7 @@ def label(setting: Setting) -> str:
 def _value(setting: Setting, value: Any) -> str:
     if value is None or setting.choices:
         return value or "none"
-    return words.seconds(value) if setting.unit == "seconds" else f"{value:,} bytes"
+    return words.seconds(value) if setting.unit == "seconds" else f"{value:,} {setting.unit}".rstrip()
 
 
 def quota(quota_bytes: int | None, used: float | None) -> str:
