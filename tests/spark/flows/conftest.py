@@ -90,6 +90,11 @@ class Shared:
         view = self.status()
         return {each.flow for each in view.flows if each.bound} if view is not None else set()
 
+    def assigned(self) -> set[str]:
+        """The flows that partitions are kept for, also those that may come back within the delay."""
+        view = self.status()
+        return {each.flow for each in view.partitions if each.flow} if view is not None else set()
+
     def checkpoints(self) -> Mapping[int, partq.PartitionCheckpoint]:
         """Those that are there."""
         try:

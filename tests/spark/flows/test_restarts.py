@@ -167,6 +167,8 @@ def test_available_now_shares_a_queue_and_acknowledges_its_last_batch(shared: Ma
     assert orders.offsets() == [20, 20, 20]
     # Spark ends the source's process when the query has ended, and does not wait for what it does then.
     wait_until(lambda: orders.bound() == set(), "the unbind", 30)
+    # Within the delay each flow would get back what it had, and no more.
+    wait_until(lambda: not orders.assigned(), "the end of the rebalance delay", 30)
     orders.publish((1, b"more"))
     one.run(stream)
     assert got(one, two) == orders.everything()
