@@ -21,6 +21,7 @@ class Kind(StrEnum):
     LEADER_KILLED = "leading coordinators killed"
     REDIS_EMPTIED = "Redis restarted empty"
     STORE_SLOWED = "times the store was slow"
+    STORE_FROZEN = "times the store stood still"
     DRIVER_KILLED = "drivers killed"
 
 
@@ -32,19 +33,21 @@ _BAG: Final = {
     Kind.LEADER_KILLED: 2,
     Kind.REDIS_EMPTIED: 1,
     Kind.STORE_SLOWED: 2,
+    Kind.STORE_FROZEN: 1,
     Kind.DRIVER_KILLED: 1,  # so about once a minute
 }
 _LEAST_EVERY_S: Final = {Kind.LEADER_KILLED: 15.0, Kind.REDIS_EMPTIED: 35.0}
 """After each every flow has a whole session timeout anew: if they came more often, nobody would ever expire."""
 
-_OF_NOBODY: Final = frozenset({Kind.LEADER_KILLED, Kind.REDIS_EMPTIED, Kind.STORE_SLOWED})
+_OF_SERVERS: Final = frozenset({Kind.STORE_SLOWED, Kind.STORE_FROZEN})
+_OF_NOBODY: Final = _OF_SERVERS | {Kind.LEADER_KILLED, Kind.REDIS_EMPTIED}
 FREEZING: Final = frozenset({Kind.READER_FROZEN, Kind.JVM_FROZEN, Kind.BOTH_FROZEN})
 
 _LASTING_S: Final = {
     **dict.fromkeys(FREEZING, FROZEN_S),
     Kind.DRIVER_KILLED: (0.0, 10.0),  # how long it stays away
     Kind.REDIS_EMPTIED: (0.0, 1.5),  # how long there is none
-    Kind.STORE_SLOWED: (3.0, 8.0),
+    **dict.fromkeys(_OF_SERVERS, (3.0, 8.0)),
 }
 _REST_S: Final = {Kind.DRIVER_KILLED: 35.0, Kind.READER_KILLED: 8.0}
 """Until one that was started again is sure to take part; a query in its JVM waits out a session timeout."""
@@ -61,7 +64,7 @@ class Fault:
 
 
 def plan(
-    seed: int, *, duration_s: float, drivers: int, session_timeout_s: float, slow_store: bool
+    seed: int, *, duration_s: float, drivers: int, session_timeout_s: float, store_served: bool
 ) -> tuple[Fault, ...]:
     """The faults of a run, in their order: of a bag with as many of each kind as it should come, each time the first
     one that is possible then. The same arguments give the same faults.
@@ -76,7 +79,7 @@ def plan(
         if len(set(bag)) < 3:
             more = [kind for kind, number in _BAG.items() for _ in range(number)]
             chance.shuffle(more)
-            bag += [kind for kind in more if slow_store or kind is not Kind.STORE_SLOWED]
+            bag += [kind for kind in more if store_served or kind not in _OF_SERVERS]
         free = [each for each in range(drivers) if free_s[each] <= at_s]
         for kind in bag:
             late = kind in FREEZING and at_s + session_timeout_s + FROZEN_S[1] > duration_s

@@ -54,7 +54,7 @@ class Chaos:
             duration_s=self._duration_s,
             drivers=len(on.drivers),
             session_timeout_s=SESSION_TIMEOUT_S,
-            slow_store=course.store != "file",
+            store_served=course.store != "file",
         )
         self._journal = Journal(on.cast.folder / NAME)
         self._begun_s = time.monotonic()
@@ -151,6 +151,9 @@ class Chaos:
             self._cast.redis.kill()
             time.sleep(fault.for_s)
             self._cast.redis.start()
+        elif fault.kind is Kind.STORE_FROZEN:
+            self._stage.freeze_store()
+            self._after(fault.for_s, self._stage.thaw_store)
         else:
             self._stage.slow_down(_SLOW_BY_S)
             self._after(fault.for_s, lambda: self._stage.slow_down(0.0))

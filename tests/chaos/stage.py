@@ -94,9 +94,12 @@ def _name(process: psutil.Process) -> str:
 class Stage:
     """A cast on stage with its drivers, none of them started yet. Made by `stage`."""
 
-    def __init__(self, cast: Cast, drivers: list[Player], proxy: Proxy | None) -> None:
+    def __init__(
+        self, cast: Cast, drivers: list[Player], server: Azurite | S3Server | None, proxy: Proxy | None
+    ) -> None:
         self.cast = cast
         self.drivers = drivers
+        self._server = server
         self._proxy = proxy
         self._faults = proxy.next_fault if proxy is not None else unruly(0.0)
         self.sharing = [each for each in drivers if each.mode is Mode.AUTO]
@@ -123,6 +126,16 @@ class Stage:
 
             self._proxy.next_fault = later
 
+    def freeze_store(self) -> None:
+        """It keeps connections open and answers nothing, until `thaw_store`. Nothing on `file:`."""
+        if self._server is not None:
+            self._server.freeze()
+
+    def thaw_store(self) -> None:
+        """It goes on, also with what it was asked meanwhile."""
+        if self._server is not None:
+            self._server.thaw()
+
     def unsettled(self) -> str:
         """What keeps the group from being at rest, with all drivers bound; empty: nothing."""
         return self.cast.unsettled(len(self.sharing))
@@ -132,6 +145,7 @@ class Stage:
 def stage(folder: Path, course: Course) -> Iterator[Stage]:
     """Everything but the drivers and coordinators is started; nothing is alive afterwards."""
     with contextlib.ExitStack() as stack:
+        server: Azurite | S3Server | None = None
         proxy: Proxy | None = None
         url, reached = "", dict[str, str]()
         if course.store != "file":
@@ -160,4 +174,4 @@ def stage(folder: Path, course: Course) -> Iterator[Stage]:
         for name, kind in CONSUMERS.items() if course.python else ():
             program = cast.consumer(name, kind)
             made.append(Player(name, Mode.AUTO, folder / name, program, has_jvm=False))
-        yield Stage(cast, made, proxy)
+        yield Stage(cast, made, server, proxy)
