@@ -341,7 +341,8 @@ class Queue:
         self, group: str, *, ownership: str | None = None, force: bool = False, dry_run: bool = False
     ) -> GroupRemoval:
         """Remove a group for good: how far it was is forgotten, and nothing is held back for it any more. Raises
-        `Invalid` while a flow lives. A removal that was cut off is finished by the next.
+        `Invalid` while a flow lives, and `Conflict` if somebody has made it again meanwhile. A removal that was cut off
+        is finished by the next.
         """
         from partq_spark.client import groups
 

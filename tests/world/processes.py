@@ -243,7 +243,7 @@ class Operator(Actor):
                     lambda: queue.remove_group(self.world.GROUP, ownership=ownership, force=True),
                     lambda: queue.create_group(self.world.GROUP, starting="earliest", ownership=ownership),
                 ):
-                    with suppress(partq.Invalid):  # a flow was faster
+                    with suppress(partq.Invalid, partq.Conflict):  # a flow was faster, or another person
                         remade()
             case "compact":
                 queue.compact(min_age_s=0.0)
