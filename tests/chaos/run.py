@@ -152,8 +152,7 @@ class Chaos:
             time.sleep(fault.for_s)
             self._cast.redis.start()
         elif fault.kind is Kind.STORE_FROZEN:
-            self._stage.freeze_store()
-            self._after(fault.for_s, self._stage.thaw_store)
+            self._stage.freeze_store(fault.for_s)
         else:
             self._stage.slow_down(_SLOW_BY_S)
             self._after(fault.for_s, lambda: self._stage.slow_down(0.0))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -126,15 +127,13 @@ class Stage:
 
             self._proxy.next_fault = later
 
-    def freeze_store(self) -> None:
-        """It keeps connections open and answers nothing, until `thaw_store`. Nothing on `file:`."""
+    def freeze_store(self, for_s: float) -> None:
+        """It keeps connections open and answers nothing for so long, then goes on. By a clock of its own: who asks it
+        meanwhile, the run itself perhaps, waits. Nothing on `file:`.
+        """
         if self._server is not None:
             self._server.freeze()
-
-    def thaw_store(self) -> None:
-        """It goes on, also with what it was asked meanwhile."""
-        if self._server is not None:
-            self._server.thaw()
+            threading.Timer(for_s, self._server.thaw).start()
 
     def unsettled(self) -> str:
         """What keeps the group from being at rest, with all drivers bound; empty: nothing."""
