@@ -29,6 +29,9 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._ending()
         await super().shutdown(sockets)
+        for each in list(self.server_state.connections):  # of those who have not gone in time
+            each.transport.abort()
+        await asyncio.sleep(0)  # their sockets are closed by the loop, which ends
 
 
 class Server:
