@@ -1,8 +1,8 @@
 """Part `against`: other parts at an earlier commit and here, in turns, so that a change that costs time is seen.
 
-Each commit's code is measured by the benchmark of that commit, each round in a process of its own, with the libraries
-of today's environment. Compared is what both have a line of by the same name. A machine that slows down meanwhile slows
-both: what counts is the ratio of each round.
+Each commit's code is measured by the benchmark of that commit, or by today's where that knows public names alone, each
+round in a process of its own, with the libraries of today's environment. Compared is what both have a line of by the
+same name. A machine that slows down meanwhile slows both: what counts is the ratio of each round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.parts import OUTCOMES, Settings
+from benchmarks.parts import BY_COMMANDS, OUTCOMES, Settings
 from tools import ROOT
 from tools.report import Measure, Outcome, Series, load
 
@@ -119,7 +119,7 @@ def _round(part: str, root: Path, settings: Settings) -> Outcome:
     command = [sys.executable, "-m", "benchmarks", part, "--rounds", "1", "--rows", str(settings.rows)]
     subprocess.run(
         command + ["--quick"] * settings.quick,
-        cwd=root,
+        cwd=ROOT if part in BY_COMMANDS else root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.DEVNULL,
         timeout=_PART_LIMIT_S,

@@ -54,6 +54,7 @@ class Part:
     takes: str = ""  # in place of the minutes
     has_own_document: bool = False
     any_rows: bool = False  # both sides have as many
+    by_commands: bool = False  # it knows the command line and public names alone, so it measures an earlier commit, too
 
     @property
     def limit_s(self) -> int:
@@ -150,13 +151,24 @@ _DEEDS: Final = (  # what is done, where it is, and its minutes
     ("flow", "flow:flow", "a flow's heartbeat, and its way from bind to its first partitions", 1),
     ("groups", "groups:measure", "processor time and memory of one coordinator for 200 groups of 50 flows", 6),
     ("page", "page:measure", "200 partitions of 50 flows: drawing in Chromium, and serving three browsers", 3),
+    ("files", "files:files", "publishing CSV, JSON lines, Parquet and frames, typed and untyped", 4),
+    ("demo", "files:demo", "the demo, from its start to its proof", 4),
 )
 DEEDS: Final = tuple(
-    Part(name=name, call=f"{BOUNDS}.{call}", about=about, minutes=minutes, within=BOUNDS)
+    Part(
+        name=name,
+        call=f"{BOUNDS}.{call}",
+        about=about,
+        minutes=minutes,
+        within=BOUNDS,
+        by_commands=call.startswith("files:"),
+    )
     for name, call, about, minutes in _DEEDS
 )
 PARTS: Final = (*_COMPARED[:-1], *DEEDS, _COMPARED[-1])
 """In the order of the document."""
+
+BY_COMMANDS: Final = frozenset(part.name for part in PARTS if part.by_commands)
 
 SHOWN: Final = {part.name: part.within or part.name for part in PARTS if not part.has_own_document}
 """As which part of the document each stands."""
