@@ -6,6 +6,7 @@ table, flows are told when they become active or inactive, flows that nothing na
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from coordinator.core import handoff
@@ -198,7 +199,7 @@ def _told(before: Partition, step: Step, cause: Cause, after: Partition | None, 
 
 def survey(state: GroupState | Draft) -> Holdings:
     """Who holds what in `state`."""
-    held: dict[Owner, list[int]] = {}
+    held: defaultdict[Owner, list[int]] = defaultdict(list)
     unheld: list[int] = []
     total = 0
     fencing = Phase.FENCING
@@ -209,12 +210,11 @@ def survey(state: GroupState | Draft) -> Holdings:
         owner = partition.to if partition.phase is fencing else partition.owner  # its `holder`, at half the time
         if owner is None:
             unheld.append(number)
-        elif owner in held:
-            held[owner].append(number)
         else:
-            held[owner] = [number]
+            held[owner].append(number)
     bound = sorted((flow.since, flow.name, flow.instance) for flow in state.flows.values() if flow.bound)
-    return Holdings(held=held, unheld=unheld, live=[Owner(name, instance) for _, name, instance in bound], total=total)
+    live = [Owner(name, instance) for _, name, instance in bound]
+    return Holdings(held=dict(held), unheld=unheld, live=live, total=total)
 
 
 def is_in_handoff(state: GroupState | Draft) -> bool:

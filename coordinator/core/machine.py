@@ -231,7 +231,7 @@ def _detach(draft: Draft, flow: Flow, reason: str) -> None:
     owner = Owner(flow.name, flow.instance)
     draft.unbind(flow)
     paused = Phase.PAUSED
-    for partition in [each for each in draft.partitions.values() if each.phase is paused or each.drained]:
+    for partition in [each for each in draft.partitions.values() if each.phase is not Phase.OWNED]:
         number = partition.partition
         if partition.phase is paused and partition.to == owner:
             draft.step(number, Step.RESUME, Cause.KEEP, reason)

@@ -292,7 +292,10 @@ def test_whatever_happens_invariants_hold_and_silence_leads_to_rest(partitions: 
 
 
 CORE = Path(__file__).parents[3] / "coordinator/core"
-ALLOWED = {*("__future__", "collections.abc", "dataclasses", "enum", "typing", "heapq"), "partq_spark.group.model"}
+ALLOWED = {
+    *("__future__", "collections", "collections.abc", "dataclasses", "enum", "typing", "heapq"),
+    "partq_spark.group.model",
+}
 
 
 def imported(source: str) -> Iterator[str]:
