@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from partq_spark.base.words import age, plural, readable, size, when
+from partq_spark.base.words import age, plural, size, when
 from partq_spark.client import DamagedQueue, Message, QueueDescription, QueueSummary, words
 from partq_spark.client.messages import row_text
 from partq_spark.page.memory import History, rate
@@ -158,16 +158,10 @@ def _message_row(message: Message) -> MessageRow:
         partition=message.partition,
         offset=message.offset,
         published=when(message.timestamp),
-        key=shown(message.key),
-        value=shown(value),
+        key=words.shown(message.key, SHOWN_BYTES),
+        value=words.shown(value, SHOWN_BYTES),
         length=size(len(value)) if value and len(value) > SHOWN_BYTES else "",
-        headers=tuple((shown(header.key), shown(header.value)) for header in message.headers or ()),
+        headers=tuple(
+            (words.shown(key, SHOWN_BYTES), words.shown(each, SHOWN_BYTES)) for key, each in message.headers or ()
+        ),
     )
-
-
-def shown(value: bytes | str | None) -> str:
-    """A key, value or header on one line."""
-    if value is None:
-        return "null"
-    data = value.encode() if isinstance(value, str) else value
-    return readable(data, SHOWN_BYTES) if data else '""'
