@@ -41,6 +41,9 @@ class LazyGroup(click.Group):
         self.table = table
         self.summary = summary
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = self.table.get(cmd_name)
         if not isinstance(found, Lazy):
