@@ -32,7 +32,6 @@ from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.words import parse_rfc3339, printable, printable_json, printable_lines
 from partq_spark.cli.tables import Table, draw
 from partq_spark.client import arguments
-from partq_spark.client.arguments import address, ownership_url
 
 DOCUMENTS_AT_A_TIME = 500
 
@@ -84,8 +83,6 @@ SECONDS = Checked[float]("seconds", _seconds)
 
 
 # --- arguments of several commands ------------------------------------------------------------------------------------
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,7 +216,7 @@ def command(
             made.params.insert(0, _GROUP)
         if "queue" in wanted:
             made.params.insert(0, click.Argument(["name"], type=NAME))
-        made.params += [*[_YES] * ("yes" in wanted), *[_JSON] * prints_json, *_STORE * of_store]
+        made.params += [*[_YES] * ("yes" in wanted), *[JSON] * prints_json, *_STORE * of_store]
         return made
 
     return make
@@ -227,7 +224,7 @@ def command(
 
 _GROUP = click.Option(["--group"], type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 _YES = click.Option(["--yes"], is_flag=True, help="Really do it.")
-_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
 _STORE = (
     click.Option(
         ["--store"],
@@ -259,8 +256,8 @@ def _placed(given: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
     """The arguments of a command's function: what was given, with the place that it wants in place of the options. What
     the environment says is checked, wanted or not.
     """
-    where = address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
-    ownership_url(given["ownership"])
+    where = arguments.address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
+    arguments.ownership_url(given["ownership"])
     _show_warnings()
     if "queue" in wanted:
         given["queue"] = client.Queue(given.pop("name"), **asdict(where))

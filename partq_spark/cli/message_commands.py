@@ -76,8 +76,6 @@ def publish(
     With --topic they go to every queue that attracts it (partq queue subscribe), all or nothing for each: with a
     --publish-id a repetition completes what was cut off.
     """
-    if path != STANDARD_INPUT:
-        arguments.checked_file_kind(path)
     begun_s = time.monotonic()
     with ExitStack() as stack:
         try:

@@ -1,6 +1,6 @@
-"""Creating a queue and changing its settings, columns and partition count: what is asked for is checked, then done in
-one swap; or, in a dry run, only looked at: which partitions would come and go, how many keys would move, and what each
-group has to acknowledge first. A setting that is not given stays as it is.
+"""Changing a queue's settings, columns and partition count: what is asked for is checked, then done in one swap; or, in
+a dry run, only looked at: which partitions would come and go, how many keys would move, and what each group has to
+acknowledge first. A setting that is not given stays as it is.
 """
 
 from __future__ import annotations
@@ -114,33 +114,7 @@ class Alteration:
     description: QueueDescription
 
 
-def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Columns | None, exist_ok: bool) -> None:
-    """Make the queue; `columns` make it a typed one. Raises `Invalid` if there is one, unless `exist_ok` and it is as
-    this one would be.
-    """
-    try:
-        admin.create_queue(
-            queue.store,
-            queue.namespace,
-            queue.name,
-            partitions,
-            config,
-            queue.effects,
-            columns=columns,
-            retry_timeout_s=queue.retry_timeout_s,
-        )
-    except Invalid:
-        found = queue.look() if exist_ok else None
-        if found is None:
-            raise
-        _require_same(queue, found, partitions, config)
-        try:
-            _require_columns(queue, found.columns, columns)
-        except Invalid as error:
-            raise Invalid(f"{queue} exists already with other columns: {error}") from None
-
-
-def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
+def require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
     """A guard: `exist_ok` makes no other queue of one that is there."""
     wanted = {"partitions": partitions, **asdict(config)}
     there = {"partitions": found.partitions, **asdict(found.config)}
@@ -149,7 +123,7 @@ def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueCo
         raise Invalid(f"{queue} exists already with {'; '.join(differ)}: ask for what it has, or alter it")
 
 
-def _require_columns(queue: QueueLog, present: Columns | None, wanted: Columns | None) -> None:
+def require_columns(queue: QueueLog, present: Columns | None, wanted: Columns | None) -> None:
     """A guard: columns are added and widened, and never changed by naming others."""
     if present is None and wanted is None:
         return
@@ -204,7 +178,7 @@ class Altering(Handle):
             before = queue.refresh()
             if wanted is not None:
                 present = before.columns
-                _require_columns(queue, None if present is None else structs.replace(present, key=None), wanted)
+                require_columns(queue, None if present is None else structs.replace(present, key=None), wanted)
             if dry_run:
                 after = before
                 if alters_columns:
@@ -218,7 +192,11 @@ class Altering(Handle):
                 if place is not None:
                     announce(queue, place)
         if not dry_run and before.partitions != after.partitions:
-            groups = _known_plans(queue, after)
+            try:
+                groups = group_plans(queue, after)
+            except Unavailable as error:  # the queue has been altered, which is what counts
+                groups = None
+                _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
         changed = None
         if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
             changed = _column_changes(before.columns, after.columns)
@@ -236,14 +214,6 @@ class Altering(Handle):
             groups=groups,
             description=queue_description(before if dry_run else after, queue.store.url),
         )
-
-
-def _known_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...] | None:
-    try:
-        return group_plans(queue, head)
-    except Unavailable as error:  # the queue has been altered, which is what counts
-        _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
-        return None
 
 
 def announce(queue: QueueLog, ownership: Ownership) -> None:

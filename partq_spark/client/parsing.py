@@ -312,10 +312,9 @@ def encoded(text: str, what: str) -> bytes:
         raise RefusedValue(f"has half of a surrogate pair in its {what}, which is no text: give both halves") from None
 
 
+_KINDS: Final[Mapping[type, str]] = {dict: "an object", list: "a list", str: "a string"}
+
+
 def json_kind(value: object) -> str:
     """What it is called in JSON."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    return "a string" if isinstance(value, str) else "a number or boolean"
+    return _KINDS.get(type(value), "a number or boolean")

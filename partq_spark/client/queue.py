@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid
-from partq_spark.client import altering
-from partq_spark.client.altering import Altering
+from partq_spark.client.altering import Altering, require_columns, require_same
 from partq_spark.client.arguments import address, checked, columns_from, ownership_url, place, settings_of
 from partq_spark.client.describing import DamagedQueue, Describing, QueueSummary, summary_of
 from partq_spark.client.groups import Grouping
 from partq_spark.client.maintaining import Maintaining, QueueSubscriptions, attracting
+from partq_spark.log import admin
 from partq_spark.log.admin import Namespace
 from partq_spark.log.names import checked_name
 from partq_spark.log.queue import QueueLog, shared_store
@@ -187,7 +187,18 @@ def create_queue(
     queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
     columns = columns_from(schema, key)
     opened = queue._opened()  # noqa: SLF001 - its own package's
-    altering.create(opened, partitions, config, columns=columns, exist_ok=exist_ok)
+    where = (opened.store, queue.namespace, queue.name)
+    try:
+        admin.create_queue(*where, partitions, config, columns=columns, retry_timeout_s=retry_timeout_s)
+    except Invalid:
+        found = opened.look() if exist_ok else None
+        if found is None:
+            raise
+        require_same(opened, found, partitions, config)
+        try:
+            require_columns(opened, found.columns, columns)
+        except Invalid as error:
+            raise Invalid(f"{queue} exists already with other columns: {error}") from None
     return queue
 
 

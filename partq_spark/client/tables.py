@@ -208,8 +208,6 @@ def values(column: pa.Array, name: str) -> pa.Array:
 def texts(column: pa.Array, name: str) -> pa.Array:
     """Each value as plain text, nulls kept: what a key is made of, and a JSON value that is no list or struct."""
     kind = column.type
-    if is_.is_dictionary(kind):
-        return texts(column.dictionary_decode(), name)
     if is_.is_float16(kind):
         return texts(column.cast(pa.float32()), name)
     if is_.is_floating(kind):

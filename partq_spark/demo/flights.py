@@ -60,7 +60,6 @@ class Prepared:
 
     flights: int
     aircraft: int
-    files: int
 
 
 def ddl(*names: str) -> str:
@@ -94,7 +93,7 @@ def prepare(folder: Path, files: int = 6) -> Prepared:
         pq.write_table(table.slice(number * step, step), path)
         # Spark's file stream takes files by modification time.
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
-    return Prepared(flights=len(table), aircraft=len(pc.unique(table[KEY].drop_null())), files=files)
+    return Prepared(flights=len(table), aircraft=len(pc.unique(table[KEY].drop_null())))
 
 
 PACE_S: Final = 1.2

@@ -82,7 +82,6 @@ class GroupPicture:
     waits: tuple[Wait, ...]
     reasons: tuple[str, ...]
     css: Mapping[int, str]
-    most_lag: int
     lag: Line
     lag_s: Line
 
@@ -114,7 +113,6 @@ def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
         # A handoff's own words stand beside its cell.
         reasons=words.reasons_in_words([each for each in view.partitions if each.handoff is None]),
         css={each.partition: _css(each.flow, memory) for each in view.partitions},
-        most_lag=max((each.lag for each in view.partitions), default=0),
         lag=line(memory.lag, now_s),
         lag_s=line(memory.lag_s, now_s),
     )
