@@ -134,6 +134,7 @@ def directives(block: re.Match[str]) -> str:
             lines += [f".. autoexception:: partq.{name}", "   :show-inheritance:"]
         else:
             lines.append(f".. {'autoclass' if isinstance(value, type) else 'autofunction'}:: partq.{name}")
+            lines += ["   :inherited-members:"] * (value is partq.Queue)  # of the classes of which it is made
     return "\n".join((*lines, ""))
 
 

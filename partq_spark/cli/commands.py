@@ -1,9 +1,9 @@
 """What a command is: what it takes and what it shows. Several take the store and its namespace, names, numbers and
 times, checked before anything is done, and the settings of a queue.
 
-A command is a function under `@command`. It yields what it has to show, each as an `Answer`, and prints nothing itself:
-JSON for machines (`document` makes it of any frozen value); lines, facts and tables for people. Lines are not wrapped;
-whatever is printed is printable (`partq_spark.base.words`). ruff refuses `click.echo` anywhere else.
+A command is a function under `@command`. It yields what it has to show, and prints nothing itself: values as `Answer`,
+of which machines get JSON (`document` makes it of any frozen value); lines, facts and tables for people. Lines are not
+wrapped; whatever is printed is printable (`partq_spark.base.words`). ruff refuses `click.echo` anywhere else.
 
 An argument that no queue could take is wrong use (exit code 2): click says so of those that are checked here, and
 `WrongUse` of those that the client checks.
@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -28,8 +29,9 @@ from click.core import ParameterSource
 from partq_spark import client
 from partq_spark.base.effects import LONGEST_WAIT_S, RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid, WrongUse
-from partq_spark.base.words import printable, printable_json, printable_lines
+from partq_spark.base.words import parse_rfc3339, printable, printable_json, printable_lines
 from partq_spark.cli.tables import Table, draw
+from partq_spark.client import arguments
 
 DOCUMENTS_AT_A_TIME = 500
 
@@ -53,17 +55,6 @@ class Checked(click.ParamType[T], Generic[T]):
             self.fail(str(error), param, ctx)
 
 
-def checked_by(check: str, *given: Any) -> Callable[[str], Any]:
-    """A check of `partq_spark.client.arguments` by its name, imported when it is needed."""
-
-    def run(text: str) -> Any:
-        from partq_spark.client import arguments
-
-        return getattr(arguments, check)(*given, text)
-
-    return run
-
-
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -75,25 +66,23 @@ def _seconds(text: str) -> float:
 
 
 def _time(text: str) -> str:
-    checked_by("parse_rfc3339")(text)
+    parse_rfc3339(text)
     return text
 
 
-NAME = Checked[str]("name", checked_by("checked_name", "queue"))
-NAMESPACE = Checked[str]("name", checked_by("checked_name", "namespace"))
-GROUP = Checked[str]("name", checked_by("checked_name", "group"))
+NAME = Checked("name", partial(arguments.checked_name, "queue"))
+NAMESPACE = Checked("name", partial(arguments.checked_name, "namespace"))
+GROUP = Checked("name", partial(arguments.checked_name, "group"))
 STORES = "file:///absolute/dir, azure://container/prefix or s3://bucket/prefix"
-STORE = Checked[str]("url", checked_by("canonical_url"))
-TIME = Checked[str]("rfc3339", _time)
-TOPIC = Checked[str]("topic", checked_by("checked_topic"))
-OWNERSHIP = Checked[str]("where", checked_by("canonical_ownership"))
-PARTITIONS = Checked[int]("partitions", checked_by("checked_partitions"))
+STORE = Checked("url", arguments.canonical_url)
+TIME = Checked("rfc3339", _time)
+TOPIC = Checked("topic", arguments.checked_topic)
+OWNERSHIP = Checked("where", arguments.canonical_ownership)
+PARTITIONS = Checked("partitions", arguments.checked_partitions)
 SECONDS = Checked[float]("seconds", _seconds)
 
 
 # --- arguments of several commands ------------------------------------------------------------------------------------
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,37 +120,37 @@ class Facts(NamedTuple):
     pairs: Sequence[tuple[str, str]]
 
 
-View: TypeAlias = "Iterator[str | Facts | Table]"
-"""What people see, part by part; a text is a line."""
-
-
 class Answer(NamedTuple):
-    """What a command has to show: a value of the client, or its view for people. Of an iterator each item is a JSON
-    document of its own, printed as it is.
-    """
+    """A value of the client, for machines. Of an iterator each item is a JSON document of its own, printed as it is."""
 
     value: object
-    view: View
 
 
-def show(answer: Answer, *, as_json: bool) -> None:
-    """Print it."""
-    if as_json:
-        documents = answer.value if isinstance(answer.value, Iterator) else iter((document(answer.value),))
-        while some := list(islice(documents, DOCUMENTS_AT_A_TIME)):
-            print_json(*some)
-        return
-    for part in answer.view:
+View: TypeAlias = "Iterator[Answer | str | Facts | Table | View]"
+"""What a command has to show, part by part. A text is a line; what is within a view is made for people alone."""
+
+
+def show(view: View, *, as_json: bool) -> None:
+    """Print what is for machines, or what is for people."""
+    for part in view:
         match part:
+            case Answer(value) if as_json:
+                documents = value if isinstance(value, Iterator) else iter((document(value),))
+                while some := list(islice(documents, DOCUMENTS_AT_A_TIME)):
+                    print_json(*some)
+            case _ if as_json or isinstance(part, Answer):
+                pass
             case Table():
                 for line in draw(part):
                     say(line)
-            case Facts():
-                width = max(len(name) for name, _ in part.pairs)
-                for name, value in part.pairs:
+            case Facts(pairs):
+                width = max(len(name) for name, _ in pairs)
+                for name, value in pairs:
                     click.echo(f"{click.style(name.ljust(width), dim=True)}  {printable(value)}")
-            case _:
+            case str():
                 say(part)
+            case _:
+                show(part, as_json=False)
 
 
 def say(text: str = "", *, err: bool = False) -> None:
@@ -205,30 +194,29 @@ def document(value: object) -> Any:
 
 def command(
     name: str, *, of_store: bool = True, prints_json: bool = True
-) -> Callable[[Callable[..., Iterator[Answer]]], click.Command]:
-    """Make a command of a generator of answers. Each is printed as it comes, as JSON with `--json`.
+) -> Callable[[Callable[..., View]], click.Command]:
+    """Make a command of a view. Each part is printed as it comes; with `--json` the answers alone.
 
     Around its own options the command gets those of all others. Its function gets the values of its own, and what it
     names of these: `where` (the namespace), `queue` (which NAME, an argument of the command, says), `group`, `yes` (for
     `require_yes`) and `ownership`.
     """
 
-    def make(function: Callable[..., Iterator[Answer]]) -> click.Command:
+    def make(function: Callable[..., View]) -> click.Command:
         wanted = inspect.signature(function).parameters
 
         @functools.wraps(function)
         def run(*, as_json: bool = False, **given: Any) -> None:
             if of_store:
                 given = _placed(given, wanted)
-            for answer in function(**given):
-                show(answer, as_json=as_json)
+            show(function(**given), as_json=as_json)
 
         made = click.command(name)(run)
         if "group" in wanted:
             made.params.insert(0, _GROUP)
         if "queue" in wanted:
             made.params.insert(0, click.Argument(["name"], type=NAME))
-        made.params += [*[_YES] * ("yes" in wanted), *[_JSON] * prints_json, *_STORE * of_store]
+        made.params += [*[_YES] * ("yes" in wanted), *[JSON] * prints_json, *_STORE * of_store]
         return made
 
     return make
@@ -236,7 +224,7 @@ def command(
 
 _GROUP = click.Option(["--group"], type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 _YES = click.Option(["--yes"], is_flag=True, help="Really do it.")
-_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for machines.")
 _STORE = (
     click.Option(
         ["--store"],
@@ -268,10 +256,8 @@ def _placed(given: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
     """The arguments of a command's function: what was given, with the place that it wants in place of the options. What
     the environment says is checked, wanted or not.
     """
-    from partq_spark.client.arguments import address, ownership_url
-
-    where = address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
-    ownership_url(given["ownership"])
+    where = arguments.address(given.pop("store"), given.pop("namespace"), given.pop("retry_timeout"))
+    arguments.ownership_url(given["ownership"])
     _show_warnings()
     if "queue" in wanted:
         given["queue"] = client.Queue(given.pop("name"), **asdict(where))

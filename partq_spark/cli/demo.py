@@ -21,7 +21,7 @@ from rich.console import Console
 
 from partq_spark import client
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
-from partq_spark.cli.commands import NAMESPACE, OWNERSHIP, STORE, json_option, print_json
+from partq_spark.cli.commands import JSON, NAMESPACE, OWNERSHIP, STORE, print_json
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.demo.flights import KEY, ddl, prepare
 from partq_spark.demo.processes import Coordinator, Ledger, alone, default_place, keep_out_of_the_picture
@@ -51,7 +51,6 @@ SESSION_S: Final = 5
     help="Where the group keeps who has what: store, redis://host:port/db or rediss://….",
 )
 @click.option("--page", is_flag=True, help="Show it in a browser, too, while it runs.")
-@json_option
 def demo(partitions: int, store: str | None, namespace: str, ownership: str, page: bool, as_json: bool) -> None:
     """Send 336,776 real flights through a queue that queries share.
 
@@ -113,6 +112,9 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
         screen.end(seconds, _commands(where, ownership))
         if not facts["ok"]:
             raise PartqError(f"the check of what was delivered failed: {facts}; everything is kept in {folder}")
+
+
+demo.params.append(JSON)
 
 
 def _queries(folder: Path, queue: Mapping[str, str], flow: Mapping[str, str], partitions: int) -> DemoQueries:

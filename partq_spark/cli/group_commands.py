@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -26,6 +26,7 @@ from partq_spark.cli.commands import (
     say,
 )
 from partq_spark.cli.tables import MOST_ROWS, Table, TableColumn, numbers
+from partq_spark.client import arguments
 from partq_spark.client import words as sayings
 
 WATCH_S = 1.0
@@ -66,14 +67,8 @@ REWINDS = (
 )
 
 
-def _place(text: str) -> int | str:
-    from partq_spark.client.groups import checked_place
-
-    return checked_place(text)
-
-
 @command("list")
-def list_all(queue: client.Queue, ownership: str | None) -> Iterator[Answer]:
+def list_all(queue: client.Queue, ownership: str | None) -> View:
     """List the consumer groups of a queue.
 
     `unacknowledged` messages are those that each group still has to deal with, `oldest` is when the first of them was
@@ -81,10 +76,7 @@ def list_all(queue: client.Queue, ownership: str | None) -> Iterator[Answer]:
     --ownership also the flows that are bound.
     """
     found = queue.groups(ownership=ownership)
-    yield Answer(found, _listed(found, queue))
-
-
-def _listed(found: Sequence[client.GroupSummary], queue: client.Queue) -> View:
+    yield Answer(found)
     if not found:
         yield f"No groups in {queue}. A group is made by the first query that names it (option group)."
         return
@@ -105,7 +97,7 @@ def _listed(found: Sequence[client.GroupSummary], queue: client.Queue) -> View:
     "$PARTQ_OWNERSHIP if that is one; store needs no address]",
 )
 @click.option("--force", is_flag=True, help="Also where nobody can know whether a flow lives.")
-def alter(queue: client.Queue, ownership: str | None, group: str, former: str | None, force: bool) -> Iterator[Answer]:
+def alter(queue: client.Queue, ownership: str | None, group: str, former: str | None, force: bool) -> View:
     """Change how a consumer group is shared: by the --ownership that is given, which its flows must have from then on.
 
     Checkpoints stay. Refused while one of its flows lives: a moving heartbeat says so where the group was shared, else
@@ -115,10 +107,7 @@ def alter(queue: client.Queue, ownership: str | None, group: str, former: str | 
     if ownership is None:
         raise WrongUse("say how the group is to be shared: --ownership redis://host:port/db, store or none.")
     done = queue.alter_group(group, ownership=ownership, former=former, force=force)
-    yield Answer(done, _altered(done, queue, group))
-
-
-def _altered(done: client.GroupAlteration, queue: client.Queue, group: str) -> View:
+    yield Answer(done)
     if not done.changed:
         which = " Which Redis that is, is not written down." if done.ownership == "redis" else ""
         yield f"Group {group!r} of {queue} has ownership={done.ownership} already.{which}"
@@ -133,7 +122,7 @@ def _altered(done: client.GroupAlteration, queue: client.Queue, group: str) -> V
     is_flag=True,
     help="Also where a checkpoint was changed within the last minute and no ownership says who lives.",
 )
-def remove(queue: client.Queue, ownership: str | None, group: str, yes: bool, force: bool) -> Iterator[Answer]:
+def remove(queue: client.Queue, ownership: str | None, group: str, yes: bool, force: bool) -> View:
     """Remove a consumer group for good: how far it was is forgotten, and nothing is held back for it any more.
 
     Without --yes it only says what would be removed. Refused while one of its flows lives: with --ownership a moving
@@ -144,11 +133,11 @@ def remove(queue: client.Queue, ownership: str | None, group: str, yes: bool, fo
     checkpoints = words.plural(done.checkpoints, "checkpoint")
     what = f"group {group!r}" if done.removed else f"what is left of group {group!r}"
     require_yes(yes, f"remove {what}, with {checkpoints} of {queue} for good")
+    yield Answer(done)
     if done.removed:
-        line = f"Removed group {group!r} of {queue}, with {checkpoints}."
+        yield f"Removed group {group!r} of {queue}, with {checkpoints}."
     else:
-        line = f"Removed what was left of group {group!r} of {queue}."
-    yield Answer(done, iter([line]))
+        yield f"Removed what was left of group {group!r} of {queue}."
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -156,7 +145,7 @@ def remove(queue: client.Queue, ownership: str | None, group: str, yes: bool, fo
 
 @command("status")
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
-def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) -> Iterator[Answer]:
+def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) -> View:
     """Show which flow has which partition, and why one does not flow.
 
     Offsets are exclusive ends: the next message to come. `delivered` is what was handed to the flow's micro-batches,
@@ -167,7 +156,8 @@ def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) 
         while True:
             try:
                 found = look()
-                yield Answer(found, _state(found, watched=watch))
+                yield Answer(found)
+                yield _state(found, watched=watch)
             except Unavailable as error:
                 if not watch:
                     raise
@@ -187,11 +177,11 @@ def _state(view: client.GroupView, *, watched: bool) -> View:
     if view.flows:
         yield ""
         yield Table(values=view.flows, columns=FLOWS, noun="flow")
-        yield from _sentences(sayings.flow_notes(view.flows))
+        yield _sentences(sayings.flow_notes(view.flows))
     yield ""
     # What does not flow comes first where not everything can be shown.
     yield Table(values=view.partitions, columns=PARTITIONS, noun="partition", first=lambda each: not each.reason)
-    yield from _sentences(sayings.reasons_in_words(view.partitions))
+    yield _sentences(sayings.reasons_in_words(view.partitions))
     if watched and not on_terminal:
         yield ""
 
@@ -207,20 +197,14 @@ def _sentences(lines: Sequence[str]) -> View:
 
 
 @command("show")
-def checkpoints(queue: client.Queue, group: str) -> Iterator[Answer]:
+def checkpoints(queue: client.Queue, group: str) -> View:
     """Show the checkpoint of every partition.
 
     `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below `redelivered
     below` may have been delivered before. `flow` has the partition, or had it last.
     """
     found = queue.checkpoints(group)
-    yield Answer(found, _checkpoints(found))
-    for each in found.partitions:
-        if isinstance(each, client.DamagedCheckpoint):
-            raise PartqError(each.error)
-
-
-def _checkpoints(found: client.GroupCheckpoints) -> View:
+    yield Answer(found)
     # Where not everything can be shown, what is damaged and what is furthest behind.
     yield Table(
         values=found.partitions,
@@ -231,6 +215,9 @@ def _checkpoints(found: client.GroupCheckpoints) -> View:
     yield ""
     lag = words.plural(found.lag, "message")
     yield f"Total: {words.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged."
+    for each in found.partitions:
+        if isinstance(each, client.DamagedCheckpoint):
+            raise PartqError(each.error)
 
 
 def _has(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> str:
@@ -278,7 +265,7 @@ CHECKPOINTS = tuple(
 )
 @click.option(
     "--to",
-    type=Checked("offset", _place),
+    type=Checked("offset", arguments.checked_place),
     metavar="OFFSET",
     help="To this offset of each partition, or `earliest`: to the first message that is kept.",
 )
@@ -300,7 +287,7 @@ def rewind(
     by: int | None,
     dry_run: bool,
     yes: bool,
-) -> Iterator[Answer]:
+) -> View:
     """Take a group back: messages are delivered again.
 
     They are marked as redelivered. Without --yes it only says what would come again; all is checked before anything is
@@ -308,9 +295,8 @@ def rewind(
     hears of it at once with --ownership. If the command was cut off, the same command finishes it (with --by: for the
     partitions that are left).
     """
-    if sum(each is not None for each in (to, to_timestamp, by)) != 1:
-        raise WrongUse("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
     only_say = dry_run or not yes
+    unfinished: client.RewindUnfinished | None = None
     try:
         done = queue.rewind(
             group,
@@ -322,36 +308,17 @@ def rewind(
             ownership=ownership,
         )
     except client.RewindUnfinished as error:
-        yield Answer(error.rewind, _rewound(error.rewind, queue, finished=False))
-        raise
-    if only_say:
-        yield Answer(done, _planned(done, queue, dry_run=dry_run))
-        require_yes(dry_run, f"deliver {sayings.comes_again(done, queue)}")
-    else:
-        yield Answer(done, _rewound(done, queue, finished=True))
-
-
-def _planned(planned: client.Rewind, queue: client.Queue, *, dry_run: bool) -> View:
-    yield _steps(planned.partitions)
-    yield from _notes(planned)
-    if dry_run:
-        yield f"Would deliver {sayings.comes_again(planned, queue)}. Nothing was changed."
-
-
-def _rewound(rewind: client.Rewind, queue: client.Queue, *, finished: bool) -> View:
-    """What was done."""
-    done = [each for each in rewind.partitions if each.rewound]
-    if done:
-        yield _steps(done)
-    if told := sayings.rewound(rewind, queue, finished=finished):
+        done, unfinished = error.rewind, error
+    yield Answer(done)
+    steps = [each for each in done.partitions if only_say or each.rewound]
+    if steps:
+        # Where not everything can be shown, what moves furthest.
+        yield Table(values=steps, columns=REWINDS, noun="partition", first=lambda each: each.to - each.from_)
+    if not only_say and (told := sayings.rewound(done, queue, finished=unfinished is None)):
         yield told
-    yield from _notes(rewind)
-
-
-def _steps(steps: Sequence[client.PartitionRewind]) -> Table:
-    # Where not everything can be shown, what moves furthest.
-    return Table(values=steps, columns=REWINDS, noun="partition", first=lambda each: each.to - each.from_)
-
-
-def _notes(rewind: client.Rewind) -> View:
-    yield from (f"! {note}" for note in rewind.notes)
+    yield from (f"! {note}" for note in done.notes)
+    if unfinished is not None:
+        raise unfinished
+    if only_say:
+        require_yes(dry_run, f"deliver {sayings.comes_again(done, queue)}")
+        yield f"Would deliver {sayings.comes_again(done, queue)}. Nothing was changed."

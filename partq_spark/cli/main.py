@@ -6,7 +6,6 @@ what to do. Ends by SIGPIPE where nobody reads the output any more. Nothing heav
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import io
@@ -38,7 +37,7 @@ class LazyGroup(click.Group):
     """A group whose commands are in a table, so that `--version` and `--help` cost no more than click itself."""
 
     def __init__(self, *, table: Mapping[str, Lazy | LazyGroup], summary: str = "", **more: Any) -> None:
-        super().__init__(**{"help": summary, **more})
+        super().__init__(**{"help": summary, "commands": table, **more})
         self.table = table
         self.summary = summary
 
@@ -52,15 +51,6 @@ class LazyGroup(click.Group):
         module, _, attribute = found.target.partition(":")
         command: click.Command = getattr(importlib.import_module(f"partq_spark.cli.{module}"), attribute)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in self.table and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.table, n=1)
-            raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""), ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -188,13 +178,12 @@ class _WrongUse(click.ClickException):
 def _as_one_line() -> Iterator[None]:
     try:
         yield
-    except PartqError as error:
-        raise _failure(str(error), error) from error
-    except KeyboardInterrupt as error:
-        # Before click sees it, which would print an empty line too.
-        raise _failure("interrupted", error) from error
+    except (PartqError, KeyboardInterrupt) as error:  # that one before click sees it, which would print an empty line
+        raise _failure(str(error) or "interrupted", error) from error
     except click.ClickException as error:
-        raise _shown(error) from error
+        shown = printable_lines(error.format_message())  # nothing that was typed may steer a terminal
+        error.format_message = lambda: shown  # type: ignore[method-assign]
+        raise
     except (click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:  # whatever it is, a person gets one line and the way to more
@@ -210,17 +199,6 @@ def _failure(message: str, error: BaseException) -> click.ClickException:
         print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201 -- whole
     kind = _WrongUse if isinstance(error, WrongUse) else click.ClickException
     return kind(printable(" ".join(message.splitlines())))
-
-
-def _shown(error: click.ClickException) -> click.ClickException:
-    """The error itself, if nothing in it (what was typed, for example) could steer a terminal; else one that says the
-    same with escapes.
-    """
-    text = error.format_message()
-    shown = printable_lines(text)
-    if shown == text:
-        return error
-    return click.UsageError(shown, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(shown)
 
 
 if __name__ == "__main__":

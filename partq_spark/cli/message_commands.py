@@ -10,30 +10,26 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import FrameType
+from typing import Any
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
-from partq_spark.base.errors import WrongUse
 from partq_spark.base.words import printable
-from partq_spark.cli.commands import NAME, TOPIC, Answer, Checked, View, checked_by, command, document, say
+from partq_spark.cli.commands import NAME, TOPIC, Answer, Checked, View, command, document, say
 from partq_spark.cli.tables import Table, TableColumn
-from partq_spark.client.arguments import STANDARD_INPUT
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-    from partq_spark.client.arguments import NamespaceAddress
+from partq_spark.client import arguments
+from partq_spark.client import words as sayings
+from partq_spark.client.arguments import STANDARD_INPUT, NamespaceAddress
 
 _SHOWN_AFTER_S = 0.5  # of the progress bar
-PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
+PUBLISH_ID = Checked("id", arguments.checked_publish_id)
 
 
 @command("publish")
@@ -65,7 +61,7 @@ def publish(
     key_column: str | None,
     whole_rows: bool,
     publish_id: str | None,
-) -> Iterator[Answer]:
+) -> View:
     """Publish messages from a file or standard input, all at once or not at all.
 
     Standard input is JSON lines: {"key": "a", "value": "text"}. A value is a string, or any other JSON, which is
@@ -80,9 +76,6 @@ def publish(
     With --topic they go to every queue that attracts it (partq queue subscribe), all or nothing for each: with a
     --publish-id a repetition completes what was cut off.
     """
-    _check_use(name, topic, fail_unattracted)
-    if path != STANDARD_INPUT:
-        checked_by("checked_file_kind")(path)
     begun_s = time.monotonic()
     with ExitStack() as stack:
         try:
@@ -97,24 +90,14 @@ def publish(
             else:
                 if path == STANDARD_INPUT and sys.stdin is not None and sys.stdin.isatty():
                     _invite(made)
-                with ProgressBar(
-                    f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}"
-                ) as bar:
-                    read = made.add_file(path, key_column=key_column, whole_rows=whole_rows, watch=bar.update)
+                with progress(f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}") as watch:
+                    read = made.add_file(path, key_column=key_column, whole_rows=whole_rows, watch=watch)
         except KeyboardInterrupt:
             raise click.ClickException("interrupted: nothing was published") from None
         with _uninterrupted(publish_id):
             report = made.commit()
-            yield Answer(_document(report), _published(report, where, publish_id, read, time.monotonic() - begun_s))
-
-
-def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> None:
-    if name is not None and topic is not None:
-        raise WrongUse("NAME and --topic exclude each other: the topic says which queues get the messages.")
-    if topic is None and fail_unattracted:
-        raise WrongUse("--fail-unattracted is for --topic: leave it out.")
-    if name is None and topic is None:
-        raise WrongUse("nothing says where to: give the queue's NAME, or --topic.")
+            yield Answer(_document(report))
+            yield _published(report, where, publish_id, read, time.monotonic() - begun_s)
 
 
 def _invite(made: client.Publication) -> None:
@@ -129,52 +112,40 @@ def _drain(path: str) -> None:
         pass
 
 
-class ProgressBar:
-    """A progress bar on standard error: none where no terminal is, none for what is quick. Use as a context manager.
-    Shows the share done where it is known, the number of messages, and the rate.
+@contextmanager
+def progress(doing: str) -> Iterator[Callable[[int, int, int | None], None] | None]:
+    """A bar on standard error: none where no terminal is, none for what is quick. Shows the share done where it is
+    known, the number of messages, and the rate. It is told of messages so far, and how much is read of how much (None:
+    nobody knows).
     """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __init__(self, doing: str) -> None:
-        self._doing = printable(doing)
-        self._watched = sys.stderr.isatty()
-        self._begun_s = time.monotonic()
-        self._shown: tuple[Progress, TaskID] | None = None
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[messages]:,} messages"),
+        TextColumn("{task.fields[rate]:,.0f}/s", style="dim"),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task, begun_s = bar.add_task(printable(doing), total=None, messages=0, rate=0.0), time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
+    def update(messages: int, done: int, total: int | None) -> None:
+        elapsed_s = time.monotonic() - begun_s
+        bar.update(task, completed=done, total=total, messages=messages, rate=messages / max(elapsed_s, 1e-6))
+        if elapsed_s >= _SHOWN_AFTER_S:
+            bar.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._shown is not None:
-            self._shown[0].stop()
-
-    def update(self, messages: int, done: int, total: int | None) -> None:
-        """`done` of `total` is read (None: nobody knows of how much), `messages` so far."""
-        elapsed_s = time.monotonic() - self._begun_s
-        if not self._watched or elapsed_s < _SHOWN_AFTER_S:
-            return
-        if self._shown is None:
-            self._shown = self._start()
-        bar, task = self._shown
-        bar.update(task, completed=done, total=total, messages=messages, rate=messages / elapsed_s)
-
-    def _start(self) -> tuple[Progress, TaskID]:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[messages]:,} messages"),
-            TextColumn("{task.fields[rate]:,.0f}/s", style="dim"),
-            TimeRemainingColumn(compact=True),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        task = bar.add_task(self._doing, total=None, messages=0, rate=0.0)
-        bar.start()
-        return bar, task
+    try:
+        yield update
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 # --- how it ended -----------------------------------------------------------------------------------------------------
@@ -212,7 +183,7 @@ def _published(
         )
     added = [each for each in report.queues if each.published]
     if added:
-        to = f"to {client.Queue(added[0].queue, **asdict(where))}"
+        to = f"to {where.target(added[0].queue)}"
         if report.topic is not None:
             to = f"with topic {report.topic} to {words.plural(len(added), 'queue')}"
         how = f": {meaning}" if meaning else ""
@@ -222,7 +193,7 @@ def _published(
         for each in added:
             yield f"  {each.queue.ljust(width)}  {words.plural(each.messages, 'message')}"
     for each in report.queues:
-        queue = client.Queue(each.queue, **asdict(where))
+        queue = where.target(each.queue)
         if each.already_published and each.timestamp is not None:
             yield (
                 f"Already published: {publish_id!r} came to {queue} at {words.when(each.timestamp)} UTC. "
@@ -270,7 +241,7 @@ def _uninterrupted(publish_id: str | None) -> Iterator[None]:
 @click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="At most so many messages."
 )
-def browse(queue: client.Queue, partition: int | None, start: int | None, limit: int) -> Iterator[Answer]:
+def browse(queue: client.Queue, partition: int | None, start: int | None, limit: int) -> View:
     """Look at messages without taking them, oldest first.
 
     A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
@@ -279,7 +250,8 @@ def browse(queue: client.Queue, partition: int | None, start: int | None, limit:
     text, and bytes in base64.
     """
     messages = queue.browse(partition=partition, start=start or 0, limit=limit)
-    yield Answer(map(_told, messages), _table(messages, queue, partition))
+    yield Answer(map(_told, messages))
+    yield _table(messages, queue, partition)
 
 
 def _told(message: client.Message) -> dict[str, Any]:
@@ -327,7 +299,9 @@ def _table(found: Iterator[client.Message], queue: client.Queue, partition: int 
         return
 
     def headers(message: client.Message) -> str:
-        return ", ".join(f"{_text(key) if key else ''}={_text(value)}" for key, value in message.headers or ())
+        return ", ".join(
+            f"{sayings.shown(key) if key else ''}={sayings.shown(value)}" for key, value in message.headers or ()
+        )
 
     columns = [
         TableColumn("partition", lambda each: str(each.partition), ">"),
@@ -339,8 +313,8 @@ def _table(found: Iterator[client.Message], queue: client.Queue, partition: int 
         columns += [_column(name) for name in messages[0].value]
     else:
         columns += [
-            TableColumn("key", lambda each: _text(each.key), "*", lambda each: "" if each.key else "dim"),
-            TableColumn("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
+            TableColumn("key", lambda each: sayings.shown(each.key), "*", lambda each: "" if each.key else "dim"),
+            TableColumn("value", lambda each: sayings.shown(each.value), "*", lambda each: "" if each.value else "dim"),
         ]
     if any(message.headers for message in messages):
         columns.append(TableColumn("headers", headers, "*"))
@@ -360,15 +334,8 @@ def _column(name: str) -> TableColumn:
 
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, bytes | str):
-        return _text(value)
+        return sayings.shown(value)
     from partq_spark.client.messages import json_of
 
     found = json_of(value)
     return found if isinstance(found, str) else words.readable(json.dumps(found, ensure_ascii=False).encode())
-
-
-def _text(value: bytes | str | None) -> str:
-    if value is None:
-        return "null"
-    data = value.encode() if isinstance(value, str) else value
-    return words.readable(data) if data else '""'

@@ -5,19 +5,19 @@ spark-home`: what runs beside queries for as long as they do, and the home from 
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import click
+import msgspec
 
 from partq_spark import client
 from partq_spark.base import words
 from partq_spark.base.errors import Invalid, WrongUse
+from partq_spark.base.json_documents import Whole
 from partq_spark.cli.commands import (
     NAMESPACE,
     OWNERSHIP,
@@ -32,29 +32,21 @@ from partq_spark.cli.commands import (
     require_yes,
 )
 from partq_spark.client import words as sayings
-
-if TYPE_CHECKING:
-    from partq_spark.client.arguments import NamespaceAddress
+from partq_spark.client.arguments import NamespaceAddress
 
 _DAY_S = 86_400.0  # the default grace
 PORT = 8096
 
 
+_Offsets = Annotated[dict[Whole, Whole], msgspec.Meta(min_length=1)]
+
+
 def _offsets(text: str) -> dict[int, int]:
-    refused = Invalid(
-        f'{text!r} is not allowed: give JSON that names partitions and offsets, such as {{"0": 12, "1": 7}}'
-    )
     try:
-        raw = json.loads(text)
-    except ValueError:
-        raise refused from None
-    if not isinstance(raw, dict) or not raw:
-        raise refused
-    for partition, offset in raw.items():
-        # type() and not isinstance: true is an int to Python
-        if not partition.isascii() or not partition.isdigit() or type(offset) is not int or offset < 0:
-            raise refused
-    return {int(partition): offset for partition, offset in raw.items()}
+        return msgspec.json.decode(text, type=_Offsets)
+    except (msgspec.MsgspecError, ValueError):  # or half a surrogate pair
+        said = f'{text!r} is not allowed: give JSON that names partitions and offsets, such as {{"0": 12, "1": 7}}'
+        raise Invalid(said) from None
 
 
 @command("trim")
@@ -65,7 +57,7 @@ def _offsets(text: str) -> dict[int, int]:
     metavar="JSON",
     help='Everything below these offsets; partitions that are not named keep all.  Example: {"0": 12}',
 )
-def trim(queue: client.Queue, before: str | None, before_offsets: dict[int, int] | None) -> Iterator[Answer]:
+def trim(queue: client.Queue, before: str | None, before_offsets: dict[int, int] | None) -> View:
     """Make old messages unreadable, for every reader and for good.
 
     What a group has not acknowledged stays: its checkpoints say how far it is, its start where there is none. The
@@ -74,10 +66,7 @@ def trim(queue: client.Queue, before: str | None, before_offsets: dict[int, int]
     if (before is None) == (before_offsets is None):
         raise WrongUse("give either --before or --before-offsets.")
     done = queue.trim(before_offsets if before is None else before)  # type: ignore[arg-type]  # one of them is given
-    yield Answer(done, _trimmed(done, queue))
-
-
-def _trimmed(done: client.Trimmed, queue: client.Queue) -> View:
+    yield Answer(done)
     yield f"Trimmed {words.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read."
     if done.held_back:
         yield f"Held back: {sayings.held_back_in_words(done.held_back)}."
@@ -93,7 +82,7 @@ def _trimmed(done: client.Trimmed, queue: client.Queue) -> View:
     metavar="S",
     help="Leave alone what was published within so many seconds.  [default: 300]",
 )
-def compact(queue: client.Queue, min_age_s: float | None) -> Iterator[Answer]:
+def compact(queue: client.Queue, min_age_s: float | None) -> View:
     """Join small stored pieces into large ones, so that reading many small publishes is as fast as reading one.
 
     Messages keep their offsets and times. Goes on until nothing is worth it; the space of what was joined is given back
@@ -101,10 +90,7 @@ def compact(queue: client.Queue, min_age_s: float | None) -> Iterator[Answer]:
     one that failed any more.
     """
     done = queue.compact(min_age_s=min_age_s)
-    yield Answer(done, _compacted(done, queue))
-
-
-def _compacted(done: client.Compaction, queue: client.Queue) -> View:
+    yield Answer(done)
     if not done.steps:
         yield f"Nothing of {queue} is worth compacting: what is old enough lies in large pieces already."
         return
@@ -125,23 +111,21 @@ def _compacted(done: client.Compaction, queue: client.Queue) -> View:
     metavar="S",
     help="Seconds for which a slow publish or reader may still need an object.  [default: 86400, a day]",
 )
-def collect(queue: client.Queue, grace_s: float | None) -> Iterator[Answer]:
+def collect(queue: client.Queue, grace_s: float | None) -> View:
     """Delete stored objects that nothing needs: what was trimmed, and what publishes that never ended left behind.
 
     Works in rounds, so run it from time to time: an object is marked by one round and deleted by a later one, at least
     one grace after. A publish that takes longer than the grace is refused at its end, and must be repeated.
     """
     done = queue.collect(grace_s=grace_s)
-    yield Answer(done, _collected(done, queue, _DAY_S if grace_s is None else grace_s))
-
-
-def _collected(done: client.Collection, queue: client.Queue, grace_s: float) -> View:
+    yield Answer(done)
     yield f"Deleted {words.plural(done.deleted, 'object')} ({words.size(done.deleted_bytes)}) of {queue}."
     if done.temporary:
         yield f"Removed {words.plural(done.temporary, 'temporary file')} of writers that died, in the whole store."
     if not done.deleted and not done.marked:
         yield "Nothing was due: with regular rounds an object goes two graces after it was needed last."
     if done.marked:
+        grace_s = _DAY_S if grace_s is None else grace_s
         wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else words.seconds(grace_s)
         yield f"Marked {words.plural(done.marked, 'object')}: a round at least {wait} from now deletes them."
 
@@ -156,7 +140,7 @@ def _collected(done: client.Collection, queue: client.Queue, grace_s: float) -> 
     required=True,
     help="published: skip them, as their rows are there.  new: publish them once more, at least once.",
 )
-def resolve(queue: client.Queue, writer: str, batch: int, what: str, yes: bool) -> Iterator[Answer]:
+def resolve(queue: client.Queue, writer: str, batch: int, what: str, yes: bool) -> View:
     """Say what batches are that were refused because their writer has used their numbers for other rows.
 
     It counts for batch N and later ones up to the writer's last, in every queue of the namespace that has them, until
@@ -167,10 +151,7 @@ def resolve(queue: client.Queue, writer: str, batch: int, what: str, yes: bool) 
     effect = "their rows are skipped" if what == "published" else "their rows are published once more"
     require_yes(yes, f"say that batch {batch} and later ones of writer {writer!r} are {what}: {effect}")
     done = queue.resolve(writer=writer, batch=batch, published=what == "published")
-    yield Answer(done, _resolved(done))
-
-
-def _resolved(done: client.Resolved) -> View:
+    yield Answer(done)
     effect = "skipped as published before" if done.published else "published once more"
     yield (
         f"Batch {done.batch} and later ones of writer {done.writer!r}, up to its last, are {effect} in "
@@ -230,7 +211,7 @@ def coordinator_run(
 @click.option(
     "--allow-actions", is_flag=True, help="Let the page rewind groups and alter queues; needs $PARTQ_UI_TOKEN."
 )
-def ui(where: NamespaceAddress, ownership: str | None, host: str, port: int, allow_actions: bool) -> Iterator[Answer]:
+def ui(where: NamespaceAddress, ownership: str | None, host: str, port: int, allow_actions: bool) -> View:
     """Show queues, groups and messages in a browser, live.
 
     The page looks at the store once a second while somebody watches, and not at all when nobody does. With
@@ -261,7 +242,7 @@ def ui(where: NamespaceAddress, ownership: str | None, host: str, port: int, all
         ) from error
     server = Server(page.app, listener, ending=page.end)
     shown = f"[{host}]" if ":" in host else host
-    yield Answer(None, iter([f"Open http://{shown}:{server.port}/ in a browser; Ctrl-C ends it."]))
+    yield f"Open http://{shown}:{server.port}/ in a browser; Ctrl-C ends it."
     try:
         server.run()
     except KeyboardInterrupt:
@@ -270,7 +251,7 @@ def ui(where: NamespaceAddress, ownership: str | None, host: str, port: int, all
 
 @command("spark-home", of_store=False)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def spark_home(folder: Path) -> Iterator[Answer]:
+def spark_home(folder: Path) -> View:
     """Make a Spark home whose Python workers start quickly.
 
     DIR becomes a folder of links to the programs and jars of the PySpark that is installed for this Python. Its own
@@ -283,4 +264,5 @@ def spark_home(folder: Path) -> Iterator[Answer]:
     from partq_spark.spark.local import make_home
 
     home = make_home(folder)
-    yield Answer(home, iter([f"export SPARK_HOME={shlex.quote(str(home.folder))}"]))
+    yield Answer(home)
+    yield f"export SPARK_HOME={shlex.quote(str(home.folder))}"

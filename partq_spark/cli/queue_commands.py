@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,20 +21,18 @@ from partq_spark.cli.commands import (
     Checked,
     Facts,
     View,
-    checked_by,
     command,
     require_yes,
     say,
     settings_options,
 )
 from partq_spark.cli.tables import Table, TableColumn, numbers
+from partq_spark.client import arguments
 from partq_spark.client import words as sayings
+from partq_spark.client.arguments import NamespaceAddress
 
-if TYPE_CHECKING:
-    from partq_spark.client.arguments import NamespaceAddress
-
-COLUMNS = Checked[str]("ddl", checked_by("checked_ddl"))
-SUBSCRIPTION = Checked[str]("subscription", checked_by("checked_subscription"))
+COLUMNS = Checked("ddl", arguments.checked_ddl)
+SUBSCRIPTION = Checked("subscription", arguments.checked_subscription)
 subscriptions_argument = click.argument("wanted", metavar="SUBSCRIPTION...", type=SUBSCRIPTION, nargs=-1, required=True)
 ANYTHING = "anything by its topic"
 LET_ONE = "Let one: partq queue subscribe NAME SUBSCRIPTION"
@@ -60,7 +58,7 @@ _BAR = 16  # characters of the longest bar
 @settings_options
 def create(
     where: NamespaceAddress, name: str, partitions: int, schema: str | None, key: str | None, given: dict[str, Any]
-) -> Iterator[Answer]:
+) -> View:
     """Create a queue.
 
     NAME is 1 to 63 of a-z, 0-9, '.', '_' and '-'. A message's key decides its partition; the order within a partition
@@ -71,10 +69,7 @@ def create(
     """
     made = client.create_queue(name, partitions=partitions, schema=schema, key=key, **asdict(where), **given)
     found = made.describe()
-    yield Answer(found, _created(made, found))
-
-
-def _created(made: client.Queue, found: client.QueueDescription) -> View:
+    yield Answer(found)
     what = words.plural(found.layout.partitions, "partition")
     if found.schema is not None:
         keys = "messages have no key" if found.schema.key is None else f"key {found.schema.key!r}"
@@ -86,34 +81,23 @@ def _created(made: client.Queue, found: client.QueueDescription) -> View:
 
 
 @command("list")
-def list_all(where: NamespaceAddress) -> Iterator[Answer]:
+def list_all(where: NamespaceAddress) -> View:
     """List the queues of a namespace.
 
     One whose head cannot be read is shown as damaged; the others are shown all the same, and the exit code is 1.
     """
     found = client.list_queues(**asdict(where))
-    yield Answer(found, _listed(found, where))
-    for each in found:
-        if isinstance(each, client.DamagedQueue):
-            raise PartqError(each.error)
-
-
-def _listed(found: Sequence[client.QueueSummary | client.DamagedQueue], where: NamespaceAddress) -> View:
+    yield Answer(found)
     if not found:
         yield (
             f"No queues in namespace {where.namespace!r} of {where.store}. "
             "Create one: partq queue create NAME --partitions N"
         )
         return
-    yield Table(
-        values=found,
-        columns=(
-            TableColumn("queue", lambda each: each.queue),
-            *numbers("partitions", "messages"),
-            TableColumn("last published (UTC)", _day, style=lambda each: "red" if _day(each) == DAMAGED else ""),
-        ),
-        noun="queue",
-    )
+    yield Table(values=found, columns=QUEUES, noun="queue")
+    for each in found:
+        if isinstance(each, client.DamagedQueue):
+            raise PartqError(each.error)
 
 
 def _day(each: client.QueueSummary | client.DamagedQueue) -> str:
@@ -122,24 +106,28 @@ def _day(each: client.QueueSummary | client.DamagedQueue) -> str:
     return "never" if each.last_published is None else words.when(each.last_published)[:19]
 
 
+QUEUES = (
+    TableColumn("queue", lambda each: each.queue),
+    *numbers("partitions", "messages"),
+    TableColumn("last published (UTC)", _day, style=lambda each: "red" if _day(each) == DAMAGED else ""),
+)
+
+
 # --- describe ---------------------------------------------------------------------------------------------------------
 
 
 @command("describe")
 @click.option("--bytes", "count_bytes", is_flag=True, help="Count the stored bytes of each partition: reads the log.")
-def describe(queue: client.Queue, count_bytes: bool) -> Iterator[Answer]:
+def describe(queue: client.Queue, count_bytes: bool) -> View:
     """Show what a queue is and what it holds, how old, and what holds it back.
 
     Bytes are stored (compressed) ones. All of the queue's are known at once; with --bytes those of each partition are
     counted by reading the log, but not the messages.
     """
     found = queue.describe(count_bytes=count_bytes)
-    yield Answer(found, _described(found, count_bytes))
-
-
-def _described(found: client.QueueDescription, count_bytes: bool) -> View:
+    yield Answer(found)
     yield Facts(sayings.queue_in_words(found))
-    yield from _columns(found)
+    yield _columns(found)
     most = max(each.messages for each in found.partitions)
     columns = [*numbers("partition", "earliest", "next", "messages")]
     if count_bytes:
@@ -202,7 +190,7 @@ def alter(
     schema: str | None,
     given: dict[str, Any],
     dry_run: bool,
-) -> Iterator[Answer]:
+) -> View:
     """Change a queue's partitions, columns and settings.
 
     Those that are given change, and no others. Publishers and consumers may go on meanwhile. Under another number of
@@ -212,8 +200,6 @@ def alter(
     Columns of a typed queue are added, or get a wider type: TINYINT, SMALLINT, INT, BIGINT in this order, FLOAT to
     DOUBLE, a DECIMAL more digits. Nothing else is possible, because messages that are there must keep their values.
     """
-    if not given and partitions is None and not add_columns and not widen and schema is None:
-        raise WrongUse("nothing to alter: give --partitions, --add-column, --widen or at least one setting.")
     done = queue.alter(
         partitions=partitions,
         add_column=", ".join(add_columns) or None,
@@ -225,15 +211,12 @@ def alter(
     )
     if done.groups is None:
         say("The queue was altered; what its groups have left cannot be read now.", err=True)
-    yield Answer(done, _altered(done))
-
-
-def _altered(done: client.Alteration) -> View:
+    yield Answer(done)
     yield from sayings.settings(done)
     yield from sayings.columns(done)
     yield from sayings.moves(done)
     if done.partitions is not None and done.partitions.from_ != done.partitions.to and done.groups is not None:
-        yield from _first(done.groups, done=not done.dry_run)
+        yield _first(done.groups, done=not done.dry_run)
     if done.dry_run:
         yield "Nothing was changed."
 
@@ -254,7 +237,7 @@ def _first(groups: Sequence[client.GroupPlan], *, done: bool) -> View:
 
 
 @command("delete")
-def delete(queue: client.Queue, yes: bool) -> Iterator[Answer]:
+def delete(queue: client.Queue, yes: bool) -> View:
     """Delete a queue, its messages and how far its groups were, for good.
 
     Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
@@ -273,10 +256,7 @@ def delete(queue: client.Queue, yes: bool) -> Iterator[Answer]:
     elif not yes:
         queue.describe()  # says that there is no such queue
     done = queue.delete()
-    yield Answer(done, _deleted(done, queue, held))
-
-
-def _deleted(done: client.Deleted, queue: client.Queue, held: client.QueueSummary | None) -> View:
+    yield Answer(done)
     objects = words.plural(done.objects, "object")
     if held is None or not done.deleted:
         yield f"{'Deleted' if done.deleted else 'Removed what was left of'} {queue}: {objects}."
@@ -297,7 +277,7 @@ def _contents(held: client.QueueSummary) -> str:
 
 @command("subscribe")
 @subscriptions_argument
-def subscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
+def subscribe(queue: client.Queue, wanted: tuple[str, ...]) -> View:
     """Let a queue attract messages by their topics.
 
     A topic has levels, separated by '/'. In a SUBSCRIPTION '*' stands for any characters within a level, and '>' as the
@@ -305,20 +285,20 @@ def subscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
     published before is not fetched.
     """
     done = queue.subscribe(*wanted)
-    value = {"queue": queue.name, "subscribed": done.changed, "subscriptions": done.subscriptions}
-    yield Answer(value, _changed(queue, wanted, done.changed, "attracts {} now", "attracted {} already"))
+    yield Answer({"queue": queue.name, "subscribed": done.changed, "subscriptions": done.subscriptions})
+    yield _changed(queue, wanted, done.changed, "attracts {} now", "attracted {} already")
 
 
 @command("unsubscribe")
 @subscriptions_argument
-def unsubscribe(queue: client.Queue, wanted: tuple[str, ...]) -> Iterator[Answer]:
+def unsubscribe(queue: client.Queue, wanted: tuple[str, ...]) -> View:
     """Take subscriptions back, each written as it was made.
 
     What the queue has stays. The next batch of every publisher goes by what is left.
     """
     done = queue.unsubscribe(*wanted)
-    value = {"queue": queue.name, "unsubscribed": done.changed, "subscriptions": done.subscriptions}
-    yield Answer(value, _changed(queue, wanted, done.changed, "attracts {} no more", "had no subscription {}"))
+    yield Answer({"queue": queue.name, "unsubscribed": done.changed, "subscriptions": done.subscriptions})
+    yield _changed(queue, wanted, done.changed, "attracts {} no more", "had no subscription {}")
 
 
 def _changed(queue: client.Queue, wanted: tuple[str, ...], changed: tuple[str, ...], done: str, nothing: str) -> View:
@@ -329,35 +309,25 @@ def _changed(queue: client.Queue, wanted: tuple[str, ...], changed: tuple[str, .
 @command("subscriptions")
 @click.argument("name", type=NAME, required=False)
 @click.option("--topic", type=TOPIC, metavar="TOPIC", help="Only what attracts this topic.")
-def subscriptions(where: NamespaceAddress, name: str | None, topic: str | None) -> Iterator[Answer]:
+def subscriptions(where: NamespaceAddress, name: str | None, topic: str | None) -> View:
     """List subscriptions: those of a queue, or without NAME of all queues of the namespace.
 
     With --topic only those that attract it: where a message with this topic goes.
     """
     if name is not None:
-        own = client.QueueSubscriptions(
-            queue=name, subscriptions=client.Queue(name, **asdict(where)).subscriptions(topic=topic)
-        )
-        yield Answer(own, _of_one(own, topic))
+        own = client.Queue(name, **asdict(where)).subscriptions(topic=topic)
+        yield Answer(client.QueueSubscriptions(queue=name, subscriptions=own))
+        yield from own or [f"Queue {name!r} does not attract {topic or ANYTHING}. {LET_ONE}"]
         return
     every = client.list_subscriptions(topic=topic, **asdict(where))
     found = [each for each in every if isinstance(each, client.QueueSubscriptions)]
     damaged = [each for each in every if isinstance(each, client.DamagedQueue)]
-    yield Answer([*found, *damaged], _of_all(found, where.namespace, topic))
-    if damaged:
-        raise PartqError(f"queue {damaged[0].queue!r} attracts nothing until it is restored: {damaged[0].error}")
-
-
-def _of_one(own: client.QueueSubscriptions, topic: str | None) -> View:
-    yield from own.subscriptions
-    if not own.subscriptions:
-        yield f"Queue {own.queue!r} does not attract {topic or ANYTHING}. {LET_ONE}"
-
-
-def _of_all(found: Sequence[client.QueueSubscriptions], namespace: str, topic: str | None) -> View:
+    yield Answer([*found, *damaged])
     width = max((len(each.queue) for each in found), default=0)
     for each in found:
         for subscription in each.subscriptions:
             yield f"{each.queue.ljust(width)}  {subscription}"
     if not found:
-        yield f"No queue of namespace {namespace!r} attracts {topic or ANYTHING}. {LET_ONE}"
+        yield f"No queue of namespace {where.namespace!r} attracts {topic or ANYTHING}. {LET_ONE}"
+    if damaged:
+        raise PartqError(f"queue {damaged[0].queue!r} attracts nothing until it is restored: {damaged[0].error}")

@@ -15,16 +15,15 @@ and after a restart of the query. `KeySequences` keeps count where only complete
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import ACKNOWLEDGE, SpanSubject, around
-from partq_spark.client.arguments import checked
+from partq_spark.client.arguments import address, checked
 from partq_spark.log.names import checked_name
-from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.notify import Address, Requester
 
 TIMEOUT_S: Final = 30.0
@@ -62,15 +61,16 @@ class Acknowledger:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """`store` as the option of that name, with the same default. Raises `Invalid` for what cannot be a name."""
-        address = Address(
-            store=canonical_url(store or default_store(os.environ)),
-            namespace=checked_name("namespace", namespace),
+        where = address(store, namespace, RETRY_TIMEOUT_S)
+        to = Address(
+            store=where.store,
+            namespace=where.namespace,
             queue=checked_name("queue", queue),
             group=checked_name("group", group),
             flow=checked_name("flow", flow),
         )
-        self._line = Requester(address, timeout_s=timeout_s)
-        self._where = SpanSubject(address.queue, address.namespace, address.group)
+        self._line = Requester(to, timeout_s=timeout_s)
+        self._where = SpanSubject(to.queue, to.namespace, to.group)
 
     def in_hand(self) -> InHand:
         """What the flow has now, with the epochs of its last micro-batch. Waits for a reader process that is just
@@ -103,7 +103,8 @@ class InHand:
         that was never delivered, or an offset beyond what was, and then nothing is acknowledged; `Unavailable` if the
         reader does not answer: repeating it is harmless.
         """
-        for partition, offset in offsets.items():
+        positions = {}
+        for partition, offset in sorted(offsets.items()):
             held = self.partitions.get(partition)
             if partition in self.lost:
                 continue
@@ -113,11 +114,7 @@ class InHand:
                     f"partition {partition} cannot be acknowledged up to {offset}: {end}. Offsets are exclusive: give "
                     "the offset of the last message that is dealt with plus one, and ask in_hand() in each batch"
                 )
-        positions = {
-            str(p): [self.partitions[p].epoch, offset, self.partitions[p].round]
-            for p, offset in sorted(offsets.items())
-            if p not in self.lost
-        }
+            positions[str(partition)] = [held.epoch, offset, held.round]
         if not positions:
             return frozenset()
         with around(ACKNOWLEDGE, self._where):

@@ -1,6 +1,6 @@
-"""Creating a queue and changing its settings, columns and partition count: what is asked for is checked, then done in
-one swap; or, in a dry run, only looked at: which partitions would come and go, how many keys would move, and what each
-group has to acknowledge first. A setting that is not given stays as it is.
+"""Changing a queue's settings, columns and partition count: what is asked for is checked, then done in one swap; or, in
+a dry run, only looked at: which partitions would come and go, how many keys would move, and what each group has to
+acknowledge first. A setting that is not given stays as it is.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Generic, TypeVar
+from types import EllipsisType
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import structs
 
-from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.client import describing
-from partq_spark.client.arguments import columns_from, opened_ownership, ownership_url
-from partq_spark.client.describing import QueueDescription
+from partq_spark.base.errors import Invalid, Unavailable, WrongUse
+from partq_spark.client.arguments import checked, columns_from, opened_ownership, ownership_url, settings_of
+from partq_spark.client.describing import QueueDescription, queue_description
+from partq_spark.client.handle import Handle
 from partq_spark.group.lifecycle import GroupProgress, progress_of
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
@@ -113,34 +114,7 @@ class Alteration:
     description: QueueDescription
 
 
-def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Columns | None, exist_ok: bool) -> None:
-    """Make the queue; `columns` make it a typed one. Raises `Invalid` if there is one, unless `exist_ok` and it is as
-    this one would be.
-    """
-    partitions = admin.checked_partitions(partitions)
-    try:
-        admin.create_queue(
-            queue.store,
-            queue.namespace,
-            queue.name,
-            partitions,
-            config,
-            queue.effects,
-            columns=columns,
-            retry_timeout_s=queue.retry_timeout_s,
-        )
-    except Invalid:
-        found = queue.look() if exist_ok else None
-        if found is None:
-            raise
-        _require_same(queue, found, partitions, config)
-        try:
-            _require_columns(queue, found.columns, columns)
-        except Invalid as error:
-            raise Invalid(f"{queue} exists already with other columns: {error}") from None
-
-
-def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
+def require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
     """A guard: `exist_ok` makes no other queue of one that is there."""
     wanted = {"partitions": partitions, **asdict(config)}
     there = {"partitions": found.partitions, **asdict(found.config)}
@@ -149,7 +123,7 @@ def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueCo
         raise Invalid(f"{queue} exists already with {'; '.join(differ)}: ask for what it has, or alter it")
 
 
-def _require_columns(queue: QueueLog, present: Columns | None, wanted: Columns | None) -> None:
+def require_columns(queue: QueueLog, present: Columns | None, wanted: Columns | None) -> None:
     """A guard: columns are added and widened, and never changed by naming others."""
     if present is None and wanted is None:
         return
@@ -158,72 +132,88 @@ def _require_columns(queue: QueueLog, present: Columns | None, wanted: Columns |
     check_same(present, wanted, queue.name)
 
 
-def alter(
-    queue: QueueLog,
-    *,
-    partitions: int | None,
-    add_column: str | None,
-    widen: str | None,
-    schema: Any,
-    settings: Mapping[str, Any],
-    dry_run: bool,
-    ownership: str | None,
-) -> Alteration:
-    """None for what stays; `settings` are those that change. `add_column` and `widen` are DDL. `schema` is all of the
-    columns: a queue has them already, or it is said what to do. Raises `Invalid` as `log.admin.alter_queue`, and where
-    nothing is given.
-    """
-    check_settings(settings)
-    alters_columns = add_column is not None or widen is not None
-    if partitions is None and not settings and not alters_columns and schema is None:
-        raise Invalid("nothing to alter: give partitions, add_column, widen or at least one setting")
-    wanted = columns_from(schema, None)
-    sample: KeySample | None = None
-    groups: tuple[GroupPlan, ...] | None = ()
-    with opened_ownership(ownership_url(ownership), queue.store) as place:
-        before = queue.refresh()
-        if wanted is not None:
-            present = before.columns
-            _require_columns(queue, None if present is None else structs.replace(present, key=None), wanted)
-        if dry_run:
-            after = before
-            if alters_columns:
-                after = replace(after, columns=admin.altered_columns(before, add_column, widen))
-            if partitions is not None:
-                after = layouts.resized(after, admin.checked_partitions(partitions))
-                sample = _sample(queue, after.partitions)
+@checked
+class Altering(Handle):
+    """The part of `Queue` that changes what it is."""
+
+    def alter(
+        self,
+        *,
+        partitions: int | None = None,
+        add_column: str | None = None,
+        widen: str | None = None,
+        schema: Any = None,
+        dry_run: bool = False,
+        ownership: str | None = None,
+        rebalance_delay_s: float | EllipsisType = ...,
+        max_handoff_time_s: float | EllipsisType = ...,
+        access_type: Literal["non-exclusive", "exclusive"] | EllipsisType = ...,
+        max_message_bytes: int | EllipsisType = ...,
+        retention_s: float | EllipsisType | None = ...,
+        quota_bytes: int | EllipsisType | None = ...,
+    ) -> Alteration:
+        """Change the partition count, columns and settings, those that are given, in one swap, while everything runs.
+        Settings are those of `create_queue`; None takes away `retention_s` or `quota_bytes`, and what is left out
+        (`...`) stays. With `dry_run` it is only said what would change and what would wait for what. Coordinators hear
+        of it at once by `ownership`.
+
+        Of a typed queue: `add_column` is the DDL of new columns (`"coupon STRING"`), which are null in the messages
+        that are there; `widen` names columns with wider types (`"count BIGINT"`). Streaming queries go on with the
+        columns that they loaded; one that keeps whole rows or a widened column in Spark's state must name its columns
+        with `.schema()` before it is started again. `schema` are all columns: if the queue does not have them, it is
+        said what to do.
+
+        Raises `Invalid` for what is out of its range or could lose or change a value, and where nothing is given.
+        """
+        settings = settings_of(locals())
+        check_settings(settings)
+        alters_columns = add_column is not None or widen is not None
+        if partitions is None and not settings and not alters_columns and schema is None:
+            raise WrongUse("nothing to alter: give partitions, columns to add or to widen, or at least one setting")
+        wanted = columns_from(schema, None)
+        queue = self._opened()
+        sample: KeySample | None = None
+        groups: tuple[GroupPlan, ...] | None = ()
+        with opened_ownership(ownership_url(ownership), queue.store) as place:
+            before = queue.refresh()
+            if wanted is not None:
+                present = before.columns
+                require_columns(queue, None if present is None else structs.replace(present, key=None), wanted)
+            if dry_run:
+                after = before
+                if alters_columns:
+                    after = replace(after, columns=admin.altered_columns(before, add_column, widen))
+                if partitions is not None:
+                    after = layouts.resized(after, admin.checked_partitions(partitions))
+                    sample = _sample(queue, after.partitions)
+                    groups = group_plans(queue, after)
+            else:
+                after = admin.alter_queue(queue, partitions=partitions, add_columns=add_column, widen=widen, **settings)
+                if place is not None:
+                    announce(queue, place)
+        if not dry_run and before.partitions != after.partitions:
+            try:
                 groups = group_plans(queue, after)
-        else:
-            after = admin.alter_queue(queue, partitions=partitions, add_columns=add_column, widen=widen, **settings)
-            if place is not None:
-                announce(queue, place)
-    if not dry_run and before.partitions != after.partitions:
-        groups = _known_plans(queue, after)
-    changed = None
-    if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
-        changed = _column_changes(before.columns, after.columns)
-    return Alteration(
-        queue=queue.name,
-        dry_run=dry_run,
-        settings=tuple(
-            Change(name=name, from_=getattr(before.config, name), to=value) for name, value in settings.items()
-        ),
-        schema=changed,
-        partitions=None
-        if partitions is None
-        else Change(name="partitions", from_=before.partitions, to=after.partitions),
-        sample=sample,
-        groups=groups,
-        description=describing.queue_description(before if dry_run else after, queue.store.url),
-    )
-
-
-def _known_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...] | None:
-    try:
-        return group_plans(queue, head)
-    except Unavailable as error:  # the queue has been altered, which is what counts
-        _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
-        return None
+            except Unavailable as error:  # the queue has been altered, which is what counts
+                groups = None
+                _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
+        changed = None
+        if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
+            changed = _column_changes(before.columns, after.columns)
+        return Alteration(
+            queue=queue.name,
+            dry_run=dry_run,
+            settings=tuple(
+                Change(name=name, from_=getattr(before.config, name), to=value) for name, value in settings.items()
+            ),
+            schema=changed,
+            partitions=None
+            if partitions is None
+            else Change(name="partitions", from_=before.partitions, to=after.partitions),
+            sample=sample,
+            groups=groups,
+            description=queue_description(before if dry_run else after, queue.store.url),
+        )
 
 
 def announce(queue: QueueLog, ownership: Ownership) -> None:

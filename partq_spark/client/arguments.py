@@ -20,7 +20,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from numbers import Real
 from os import PathLike
@@ -48,7 +48,15 @@ if TYPE_CHECKING:
     from partq_spark.query.settings import Boundary
 
 # Those of the rooms below, for the command line, which knows the client alone.
-__all__ = ["NamespaceAddress", "checked_partitions", "checked_subscription", "checked_topic"]
+__all__ = [
+    "NamespaceAddress",
+    "canonical_ownership",
+    "canonical_url",
+    "checked_name",
+    "checked_partitions",
+    "checked_subscription",
+    "checked_topic",
+]
 
 FileKind = Literal["csv", "json", "parquet"]
 _FILE_KINDS: Final[Mapping[str, FileKind]] = {
@@ -60,6 +68,7 @@ _FILE_KINDS: Final[Mapping[str, FileKind]] = {
     ".pq": "parquet",
 }
 STANDARD_INPUT: Final = "-"
+EARLIEST: Final = "earliest"
 
 T = TypeVar("T", bound=Callable[..., Any])
 _SHOWN: Final = 60  # characters of a value in a message
@@ -177,6 +186,9 @@ def _require(is_one: Callable[[Any], bool]) -> Callable[[Any], Any]:
     return take
 
 
+_text: Final = _require(lambda value: isinstance(value, str))
+
+
 def _whole(value: Any) -> int:
     found = operator.index(value)
     if isinstance(value, bool) or not -MOST <= found <= MOST:
@@ -193,12 +205,6 @@ def _seconds(value: Any) -> float:
     return found
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
 def _many(value: Any) -> Iterable[Any]:
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
         raise TypeError
@@ -211,18 +217,14 @@ def _offsets(value: Any) -> dict[int, int]:
     return {_whole(partition): _whole(offset) for partition, offset in value.items()}
 
 
-def _anything(value: Any) -> Any:
-    return value
-
-
-_WHOLE: Final = _Kind(_whole, "a whole number of at most 64 bits")
+_ANYTHING: Final = _Kind(lambda value: value, "anything")
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "Any": _Kind(_anything, "anything"),
-    "object": _Kind(_anything, "anything"),
+    "Any": _ANYTHING,
+    "object": _ANYTHING,
     "None": _Kind(_require(lambda value: value is None), "None"),
     "EllipsisType": _Kind(_require(lambda value: value is ...), "nothing"),
     "bool": _Kind(_require(lambda value: isinstance(value, bool)), "True or False"),
-    "int": _WHOLE,
+    "int": _Kind(_whole, "a whole number of at most 64 bits"),
     "float": _Kind(_seconds, "a finite number (int or float, also of numpy)"),
     "str": _Kind(_text, "text"),
     "PathLike[str]": _Kind(_require(lambda value: isinstance(value, PathLike)), "a path"),
@@ -270,6 +272,20 @@ def checked_file_kind(path: str) -> tuple[FileKind, bool]:
             ".parquet"
         )
     return kind, compressed
+
+
+def checked_place(text: str) -> int | str:
+    """What `text` says of where a group is to go back to: an offset, or `earliest`. Raises `Invalid`."""
+    if text == EARLIEST:
+        return text
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise no_place(text)
+    return int(text)
+
+
+def no_place(text: str) -> Invalid:
+    """The refusal of what is none."""
+    return Invalid(f"{text!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
 
 
 def checked_ddl(text: str) -> str:
@@ -355,8 +371,5 @@ def opened_ownership(url: str, store: ObjectStore) -> Iterator[Ownership | None]
         return
     from partq_spark.group.ownership import open_ownership
 
-    ownership = open_ownership(url, store=store)
-    try:
+    with closing(open_ownership(url, store=store)) as ownership:
         yield ownership
-    finally:
-        ownership.close()

@@ -1,7 +1,5 @@
 """What a queue is and holds, as values: from its head alone, and with what has to be looked for beside it. And how a
-group is: who has what.
-
-Nothing is changed here, and there are no words for people.
+group is: who has what. Those methods of `Queue` that look, and change nothing; there are no words for people.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ from typing import TypeVar
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.base.words import as_datetime
-from partq_spark.client.arguments import opened_ownership, ownership_for, ownership_url
+from partq_spark.client.arguments import checked, opened_ownership, ownership_for, ownership_url
+from partq_spark.client.handle import Handle
 from partq_spark.group import codec as group_codec
 from partq_spark.group import retention
 from partq_spark.group.lifecycle import key_of, progress_of
@@ -23,6 +22,7 @@ from partq_spark.group.retention import HeldBack
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, Layout, at
+from partq_spark.log.names import checked_name
 from partq_spark.log.publish import TRANSACTION
 from partq_spark.log.queue import QueueLog, oldest_us, published_us
 from partq_spark.log.schema.columns import Columns
@@ -143,6 +143,60 @@ class QueueDescription:
         return self.layouts[-1]
 
 
+@checked
+class Describing(Handle):
+    """The part of `Queue` that says what it is and holds, and how its groups are."""
+
+    def summary(self) -> QueueSummary | None:
+        """The facts that a list shows; None if there is no such queue."""
+        head = self._opened().look()
+        return None if head is None else summary_of(head)
+
+    def describe(self, *, count_bytes: bool = False) -> QueueDescription:
+        """What the queue is and holds, how old, and what holds it back. With `count_bytes` the stored bytes of each
+        partition, by reading the log, but not the messages.
+        """
+        queue = self._opened()
+        head = queue.refresh()
+        problems: list[str] = []
+
+        def found(look: Callable[[Head], T]) -> T | None:
+            try:
+                return queue.settled(look)
+            except Corrupt as problem:
+                problems.append(str(problem))
+                return None
+
+        oldest = found(lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True)))))
+        stored = found(lambda head: stored_bytes(queue, head)) if count_bytes else None
+        known = queue_description(head, queue.store.url)
+        return replace(
+            known,
+            partitions=tuple(
+                replace(each, bytes=None if stored is None else stored[each.partition]) for each in known.partitions
+            ),
+            oldest=None if oldest is None else as_datetime(oldest),
+            oldest_age_s=None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6,  # clocks differ
+            held_back=retention.holding_back(queue, head),
+            problems=tuple(dict.fromkeys(problems)),
+        )
+
+    def status(self, group: str, *, ownership: str | None = None) -> GroupView:
+        """Which flow has which partition, and why one does not flow."""
+        with self.watching(group, ownership=ownership) as look:
+            return look()
+
+    @contextmanager
+    def watching(self, group: str, *, ownership: str | None = None) -> Iterator[Callable[[], GroupView]]:
+        """`status` for those who look again and again: a function that looks, for as long as the `with` block lasts."""
+        name, queue = checked_name("group", group), self._opened()
+        url = ownership_url(ownership)
+        if ownership is None or url != "none":  # `none`: the checkpoints alone, however the group is shared
+            url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
+        with opened_ownership(url, queue.store) as kept:
+            yield lambda: status(queue, kept, name)
+
+
 def summary_of(head: Head) -> QueueSummary:
     """The facts of a list, all of them in the head."""
     return QueueSummary(
@@ -158,36 +212,6 @@ def summary_of(head: Head) -> QueueSummary:
         created=as_datetime(head.created_us),
         last_published=_last_published(head),
         groups=tuple(sorted(head.groups)),
-    )
-
-
-def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
-    """Look beside the head: one listing per group, one way down the log, all of it to count bytes.
-
-    What of the log cannot be read is said in `problems`. Raises as listing checkpoints does.
-    """
-    head = queue.refresh()
-    problems: list[str] = []
-
-    def found(look: Callable[[Head], T]) -> T | None:
-        try:
-            return queue.settled(look)
-        except Corrupt as problem:
-            problems.append(str(problem))
-            return None
-
-    oldest = found(lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True)))))
-    stored = found(lambda head: stored_bytes(queue, head)) if count_bytes else None
-    known = queue_description(head, queue.store.url)
-    return replace(
-        known,
-        partitions=tuple(
-            replace(each, bytes=None if stored is None else stored[each.partition]) for each in known.partitions
-        ),
-        oldest=None if oldest is None else as_datetime(oldest),
-        oldest_age_s=None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6,  # clocks differ
-        held_back=retention.holding_back(queue, head),
-        problems=tuple(dict.fromkeys(problems)),
     )
 
 
@@ -263,16 +287,6 @@ def _last_published(head: Head) -> datetime | None:
 
 
 # --- who has what -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def watching(queue: QueueLog, group: str, given: str | None) -> Iterator[Callable[[], GroupView]]:
-    """What looks at the group, for as long as its ownership is open."""
-    url = ownership_url(given)
-    if given is None or url != "none":  # `none`: the checkpoints alone, however the group is shared
-        url = ownership_for(queue.refresh(), group, given, queue.store.url)
-    with opened_ownership(url, queue.store) as kept:
-        yield lambda: status(queue, kept, group)
 
 
 def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupView:

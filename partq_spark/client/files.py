@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,8 +39,8 @@ from partq_spark.client.readers import (
     ParquetFile,
     Place,
 )
-from partq_spark.client.rows import RefusedValue, RowTaker
-from partq_spark.client.tables import is_text, messages_taking, objects, rows_taking, text_keys, texts
+from partq_spark.client.rows import RefusedValue, RowTaker, batch_of
+from partq_spark.client.tables import TakeBatch, keys_in, messages_taking, objects, rows_taking
 from partq_spark.log.destinations import Stage
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.conform import Conversion
@@ -52,31 +53,15 @@ from partq_spark.query.settings import IGNORED
 
 @dataclass(frozen=True, slots=True)
 class MessageSource:
-    """The messages of a file, read once, in bounded memory: `messages` makes a batch of the rows of a part, or raises
-    `BadRow`. `meaning` says how rows become messages, or is empty where there is nothing to say.
+    """The rows of a file, read once, in bounded memory, part by part, each with what says where they stand. `messages`
+    makes a batch of a part, with the columns of a segment, or raises `BadRow`; `meaning` says how, or is empty where
+    there is nothing to say.
     """
 
     file: CsvFile | JsonFile | ParquetFile
     parts: Iterator[tuple[Any, Place]]
     messages: Callable[[Any], pa.RecordBatch]
     meaning: str = ""
-
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, Place]]:
-        """With the columns of a segment, each with what says where its rows stand. Raises `Invalid` naming file and
-        line or row for what is no message; what no queue takes the log refuses, by `BadRow`.
-        """
-        for rows, place in self.parts:
-            try:
-                made = self.messages(rows)
-            except BadRow as bad:
-                raise bad.at(place(bad.row)) from None
-            yield made, place
-
-
-def _from_values(schema: pa.Schema, rows: list[Sequence[Any]]) -> pa.RecordBatch:
-    """Of rows, each the values of these columns."""
-    arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 # --- for a typed queue ------------------------------------------------------------------------------------------------
@@ -96,26 +81,23 @@ class Rows:
         kinds = [pa.string() if column is None else schema.field(column.name).type for column in known]
         given = pa.schema(list(zip(file.columns, kinds, strict=True)))
         places = self._taking(file.name, given, only_columns=True).places  # CSV holds neither headers nor structs
-        take = partial(RowTaker(self.columns, field_of_csv).take_fields, places)
         how = [(field, place, field_of_csv(field)) for field, place in zip(schema, places, strict=True)]
 
         def made(rows: list[list[str]]) -> pa.RecordBatch:
-            """Column by column, which is faster; by rows where one is refused, to say the first."""
+            """Column by column, which is faster. The first row of which one refuses something is named."""
             given = list(zip(*rows, strict=True))
-            try:
-                arrays = [
-                    pa.nulls(len(rows), field.type)
-                    if place is None
-                    else pa.array(list(map(taken, given[place])), field.type)
-                    for field, place, taken in how
-                ]
-            except RefusedValue:
-                for index, row in enumerate(rows):
-                    try:
-                        take(row)
-                    except RefusedValue as error:
-                        raise error.of_row(index) from None
-                raise
+            arrays: list[pa.Array] = []
+            refused: list[tuple[int, RefusedValue]] = []
+            for field, place, taken in how:
+                values: list[Any] = []
+                try:
+                    values.extend(map(taken, [""] * len(rows) if place is None else given[place]))
+                except RefusedValue as error:
+                    refused.append((len(values), error.inside(field.name)))
+                arrays.append(pa.array(values, field.type))
+            if refused:
+                row, first = min(refused, key=itemgetter(0))
+                raise first.of_row(row)
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
         return MessageSource(file, file.parts(), made)
@@ -132,12 +114,12 @@ class Rows:
             return (*taker.take(row), headers)
 
         # Whether a later line has headers nobody knows yet.
-        made = partial(_from_values, segment_schema(self.columns, headers=True))
+        made = partial(batch_of, segment_schema(self.columns, headers=True))
         return MessageSource(file, file.parts(take), made)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
         """Columns in any form that loses nothing, and perhaps `_headers`."""
-        file = ParquetFile(opened, name, instants=True)
+        file = ParquetFile(opened, name)
         names = [each for each in file.schema.names if each != METADATA]
         taking = self._taking(name, pa.schema([file.schema.field(each) for each in names]))
         return MessageSource(file, file.parts(names), lambda batch: taking(batch.select(names)))
@@ -210,7 +192,7 @@ class KeysAndValues:
             return self._key(shape.key, line[1]), line[0].strip().encode()
 
         # Whether a later line has headers nobody knows yet, and all segments of a publish have the same columns.
-        made = partial(_from_values, segment_schema(headers=not shape.whole))
+        made = partial(batch_of, segment_schema(headers=not shape.whole))
         return MessageSource(file, file.parts(whole if shape.whole else message), made, shape.meaning)
 
     def parquet(self, opened: BinaryIO, name: str) -> MessageSource:
@@ -244,19 +226,16 @@ class KeysAndValues:
             )
         return _Shape(key=key, whole=False)
 
-    def _taking(
-        self, shape: _Shape, name: str, given: pa.Schema, *, untyped: bool = False
-    ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def _taking(self, shape: _Shape, name: str, given: pa.Schema, *, untyped: bool = False) -> TakeBatch:
         """How batches of a file's columns become messages; `untyped`: they are texts. Raises `Invalid` naming the
         column whose type cannot be one.
         """
         if shape.whole:
             return partial(_whole_rows, shape.key, untyped=untyped)
         try:
-            take = messages_taking(given)
+            return messages_taking(given, shape.key)
         except Invalid as error:
             raise Invalid(f"{name}: {error}, or give --whole-rows to publish each row as a JSON object") from None
-        return lambda batch: take(_keys(shape.key, batch), batch)
 
     def _key(self, name: str | None, row: Mapping[str, Any]) -> str | None:
         if name is None:
@@ -302,15 +281,7 @@ def _whole_rows(key: str | None, batch: pa.RecordBatch, *, untyped: bool) -> pa.
                 "base64), or encode it",
             )
     value = objects(columns, untyped=untyped).cast(pa.binary())
-    return pa.RecordBatch.from_arrays([_keys(key, batch), value], schema=segment_schema())
-
-
-def _keys(key: str | None, batch: pa.RecordBatch) -> pa.Array:
-    """The column of the key as text; nulls where there is none."""
-    if key is None or key not in batch.schema.names:
-        return pa.nulls(batch.num_rows, pa.string())
-    column = batch.column(key)
-    return text_keys(column) if is_text(column.type) else texts(column, key)
+    return pa.RecordBatch.from_arrays([keys_in(batch, key), value], schema=segment_schema())
 
 
 # --- opened -----------------------------------------------------------------------------------------------------------

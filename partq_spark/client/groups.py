@@ -1,22 +1,32 @@
 """The consumer groups of a queue: listing them, making one, changing how one is shared, removing one, how far one is by
 its checkpoints, and taking it back to an earlier place.
 
-What a group is stands in `partq_spark.group`; here it is found out where its ownership is kept. What a rewind would do
-is checked as a whole before anything is changed (`group.rewinding`).
+Those methods of `Queue`. What a group is stands in `partq_spark.group`; here it is found out where its ownership is
+kept. What a rewind would do is checked as a whole before anything is changed (`group.rewinding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
-from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable, WrongUse
 from partq_spark.base.words import ranges
 from partq_spark.client.altering import announce
-from partq_spark.client.arguments import opened_ownership, ownership_for, ownership_url, time_us
+from partq_spark.client.arguments import (
+    EARLIEST,
+    checked,
+    no_place,
+    opened_ownership,
+    ownership_for,
+    ownership_url,
+    place,
+    time_us,
+)
+from partq_spark.client.handle import Handle
 from partq_spark.group import lifecycle
 from partq_spark.group.lifecycle import GroupSummary, Remains, checkpoints_of, key_of, progress_of
 from partq_spark.group.ownership import Ownership
@@ -24,12 +34,10 @@ from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_o
 from partq_spark.log import groups, tree
 from partq_spark.log.groups import group_kind, group_of
 from partq_spark.log.model import Group, Origin
+from partq_spark.log.names import checked_name
 
 if TYPE_CHECKING:
     from partq_spark.log.queue import QueueLog
-    from partq_spark.query.settings import Boundary
-
-EARLIEST = "earliest"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,56 +140,144 @@ class RewindUnfinished(Unavailable):
         self.rewind = rewind
 
 
-def create(queue: QueueLog, group: str, place: Boundary, ownership: str | None) -> None:
-    """Make the group, to begin at `place`; one that exists is left as it is. Raises `Invalid` if that is shared in
-    another way.
-    """
-    from partq_spark.query import planning
+@checked
+class Grouping(Handle):
+    """The part of `Queue` that deals with its groups."""
 
-    start = planning.resolve(queue.refresh(), place, "starting", queue.offsets_at)
-    offsets = [start[partition] for partition in sorted(start)]
-    shared = None if ownership is None else ownership_url(ownership)
-    groups.create_group(queue, group, offsets, exact=place.offsets is not None, ownership=shared)
+    def groups(self, *, ownership: str | None = None) -> tuple[GroupSummary, ...]:
+        """The consumer groups, by name; with an ownership also the flows that are bound."""
+        queue = self._opened()
+        with opened_ownership(ownership_url(ownership), queue.store) as kept:
+            queue.refresh()
+            return tuple(lifecycle.summaries(queue, kept))
 
+    def create_group(
+        self, group: str, *, starting: str | datetime | Mapping[int, int] = "latest", ownership: str | None = None
+    ) -> None:
+        """Make a group before its first flow comes, which makes it otherwise. `starting`: `latest`, `earliest`, a time
+        (`datetime`, RFC 3339), or an offset for each partition. One that exists is left as it is.
+        """
+        from partq_spark.query import planning
 
-def summaries(queue: QueueLog, ownership: str | None) -> tuple[GroupSummary, ...]:
-    """All groups, by name."""
-    with opened_ownership(ownership_url(ownership), queue.store) as place:
-        queue.refresh()
-        return tuple(lifecycle.summaries(queue, place))
+        queue, group = self._opened(), checked_name("group", group)
+        beginning = place(starting)
+        start = planning.resolve(queue.refresh(), beginning, "starting", queue.offsets_at)
+        offsets = [start[partition] for partition in sorted(start)]
+        shared = None if ownership is None else ownership_url(ownership)
+        groups.create_group(queue, group, offsets, exact=beginning.offsets is not None, ownership=shared)
 
+    def alter_group(
+        self, group: str, *, ownership: str, former: str | None = None, force: bool = False
+    ) -> GroupAlteration:
+        """Change how a group is shared; checkpoints stay. `former` is where it has been sharing so far, `force` does it
+        also where nobody can know whether a flow lives. Raises `Invalid` while one lives.
+        """
+        queue, group = self._opened(), checked_name("group", group)
+        wanted_url = ownership_url(ownership)
+        found = group_of(queue, queue.refresh(), group)
+        was, wanted = found.ownership, group_kind(wanted_url)
+        if was != wanted:
+            if former is not None:
+                url = ownership_for(queue.head, group, former, queue.store.url)
+            elif was == "redis" and not force:
+                url = ownership_for(queue.head, group, None, queue.store.url)
+            else:  # nobody knows a Redis, and what is kept beside the queue needs no address
+                url = "store" if was == "store" else "none"
+            with opened_ownership(url, queue.store) as kept:
+                left = lifecycle.remains(queue, group, kept)
+                _require_nobody(queue, left, left.group or found, kept, force=force, option="--from")
+                lifecycle.share(queue, left, wanted_url, kept)
+        return GroupAlteration(queue=queue.name, group=group, ownership=wanted, was=was, changed=was != wanted)
 
-def alter(queue: QueueLog, group: str, ownership: str, *, former: str | None, force: bool) -> GroupAlteration:
-    """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`)."""
-    wanted_url = ownership_url(ownership)
-    found = group_of(queue, queue.refresh(), group)
-    was, wanted = found.ownership, group_kind(wanted_url)
-    if was != wanted:
-        if former is not None:
-            place = ownership_for(queue.head, group, former, queue.store.url)
-        elif was == "redis" and not force:
-            place = ownership_for(queue.head, group, None, queue.store.url)
-        else:  # nobody knows a Redis, and what is kept beside the queue needs no address
-            place = "store" if was == "store" else "none"
-        with opened_ownership(place, queue.store) as kept:
+    def remove_group(
+        self, group: str, *, ownership: str | None = None, force: bool = False, dry_run: bool = False
+    ) -> GroupRemoval:
+        """Remove a group for good: how far it was is forgotten, and nothing is held back for it any more. Raises
+        `Invalid` while a flow lives, and `Conflict` if somebody has made it again meanwhile. A removal that was cut off
+        is finished by the next.
+        """
+        queue, group = self._opened(), checked_name("group", group)
+        url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
+        with opened_ownership(url, queue.store) as kept:
             left = lifecycle.remains(queue, group, kept)
-            _require_nobody(queue, left, left.group or found, kept, force=force, option="--from")
-            lifecycle.share(queue, left, wanted_url, kept)
-    return GroupAlteration(queue=queue.name, group=group, ownership=wanted, was=was, changed=was != wanted)
+            if left.group is not None:
+                _require_nobody(queue, left, left.group, kept, force=force, option="--ownership")
+            if not dry_run:
+                lifecycle.remove(queue, left, kept)
+        return GroupRemoval(
+            queue=queue.name, group=group, removed=left.group is not None, checkpoints=len(left.checkpoints)
+        )
 
+    def checkpoints(self, group: str) -> GroupCheckpoints:
+        """How far a group is: the checkpoint of every partition."""
+        queue, group = self._opened(), checked_name("group", group)
+        head = queue.refresh()
+        progress = progress_of(queue, group, head)
+        found, damaged = progress.checkpoints, progress.damaged
+        made: list[PartitionCheckpoint | DamagedCheckpoint] = []
+        for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
+            if number in damaged:
+                made.append(DamagedCheckpoint(partition=number, error=str(damaged[number])))
+                continue
+            checkpoint, end = found.get(number), head.next[number]
+            owner = checkpoint.owner if checkpoint is not None else None
+            made.append(
+                PartitionCheckpoint(
+                    partition=number,
+                    epoch=checkpoint.epoch if checkpoint is not None else 0,
+                    flow=owner.flow if owner is not None else None,
+                    instance=owner.instance if owner is not None else None,
+                    acknowledged=progress.acknowledged(number),
+                    end=end,
+                    redelivered_below=min(checkpoint.redelivered_below, end) if checkpoint is not None else 0,
+                    updated=checkpoint.updated if checkpoint is not None else None,
+                )
+            )
+        return GroupCheckpoints(namespace=queue.namespace, queue=queue.name, group=group, partitions=tuple(made))
 
-def remove(queue: QueueLog, group: str, *, ownership: str | None, force: bool, dry_run: bool) -> GroupRemoval:
-    """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`), and where there is nothing."""
-    url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
-    with opened_ownership(url, queue.store) as kept:
-        left = lifecycle.remains(queue, group, kept)
-        if left.group is not None:
-            _require_nobody(queue, left, left.group, kept, force=force, option="--ownership")
-        if not dry_run:
-            lifecycle.remove(queue, left, kept)
-    return GroupRemoval(
-        queue=queue.name, group=group, removed=left.group is not None, checkpoints=len(left.checkpoints)
-    )
+    def rewind(
+        self,
+        group: str,
+        *,
+        to: int | str | None = None,
+        to_timestamp: datetime | str | None = None,
+        by: int | None = None,
+        partitions: Collection[int] = (),
+        dry_run: bool = False,
+        ownership: str | None = None,
+    ) -> Rewind:
+        """Take a group back, so that messages are delivered again, marked: `to` an offset or `earliest`, to the first
+        message at or after a time, or `by` so many messages. All partitions that have a checkpoint, or these.
+
+        All is checked before anything is changed. Raises `Invalid` for a place that a partition is not past or that is
+        not kept, and `RewindUnfinished` (an `Unavailable`), which says how to go on.
+        """
+        goal = goal_of(to, to_timestamp, by)
+        queue, group = self._opened(), checked_name("group", group)
+        url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
+        with opened_ownership(url, queue.store) as kept:
+            progress = progress_of(queue, group, queue.refresh())
+
+            @cache
+            def is_lost(origin: Origin) -> bool:
+                return queue.settled(lambda now: tree.has_publish(now, origin, queue.load_chunk)) is False
+
+            steps = planned_rewind(str(queue), progress, partitions, goal, queue.offsets_at, is_lost)
+            notes = _notes(queue, group, steps, kept)
+            if dry_run:
+                return _rewind(queue, group, steps, None, notes)
+            outcome = carry_out(queue, checkpoints_of(queue, group), group, steps)
+            notes += [
+                f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and "
+                "do not come again: flows of the group go past them with failOnDataLoss=false"
+                for each in outcome.gone
+            ]
+            if kept is not None:
+                announce(queue, kept)
+        made = _rewind(queue, group, steps, outcome, notes)
+        if outcome.error is not None:
+            raise RewindUnfinished(_unfinished(steps, outcome), made) from outcome.error
+        return made
 
 
 def _require_nobody(
@@ -204,90 +300,20 @@ def _require_nobody(
         lifecycle.require_quiet(queue, left)
 
 
-# --- how far one is, and back -----------------------------------------------------------------------------------------
-
-
-def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
-    """Raises `Invalid` for a group that there is not."""
-    head = queue.refresh()
-    progress = progress_of(queue, group, head)
-    found, damaged = progress.checkpoints, progress.damaged
-    made: list[PartitionCheckpoint | DamagedCheckpoint] = []
-    for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
-        if number in damaged:
-            made.append(DamagedCheckpoint(partition=number, error=str(damaged[number])))
-            continue
-        checkpoint = found.get(number)
-        owner = checkpoint.owner if checkpoint is not None else None
-        made.append(
-            PartitionCheckpoint(
-                partition=number,
-                epoch=checkpoint.epoch if checkpoint is not None else 0,
-                flow=owner.flow if owner is not None else None,
-                instance=owner.instance if owner is not None else None,
-                acknowledged=progress.acknowledged(number),
-                end=head.next[number],
-                redelivered_below=min(checkpoint.redelivered_below, head.next[number]) if checkpoint is not None else 0,
-                updated=checkpoint.updated if checkpoint is not None else None,
-            )
-        )
-    return GroupCheckpoints(namespace=queue.namespace, queue=queue.name, group=group, partitions=tuple(made))
-
-
-def checked_place(text: str) -> int | str:
-    """What `text` says of where to go back to: an offset, or `earliest`. Raises `Invalid`."""
-    if text == EARLIEST:
-        return text
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise _no_place(text)
-    return int(text)
-
-
-def _no_place(text: str) -> Invalid:
-    return Invalid(f"{text!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
-
-
 def goal_of(to: int | str | None, to_timestamp: datetime | str | None, by: int | None) -> Goal:
     """Where to go back to. Raises `Invalid` unless exactly one is given."""
     if sum(each is not None for each in (to, to_timestamp, by)) != 1:
-        raise Invalid("say where to go back to: give exactly one of to, to_timestamp and by")
+        raise WrongUse(
+            "say where to go back to: give exactly one of an offset or 'earliest' (--to), a time (--to-timestamp) and "
+            "a number of messages (--by)"
+        )
     if isinstance(to, str):
         if to != EARLIEST:
-            raise _no_place(to)
+            raise no_place(to)
         return Goal(earliest=True)
     if (to is not None and to < 0) or (by is not None and by < 1):
         raise Invalid(f"to={to}, by={by} is not allowed: give an offset from 0, or a number of messages from 1")
     return Goal(offset=to, time_us=None if to_timestamp is None else time_us(to_timestamp), by=by)
-
-
-def rewind(
-    queue: QueueLog, group: str, goal: Goal, partitions: Collection[int], *, ownership: str | None, dry_run: bool
-) -> Rewind:
-    """Raises `Invalid` before anything is changed, and `RewindUnfinished`."""
-    url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
-    with opened_ownership(url, queue.store) as place:
-        progress = progress_of(queue, group, queue.refresh())
-
-        @cache
-        def is_lost(origin: Origin) -> bool:
-            return queue.settled(lambda now: tree.has_publish(now, origin, queue.load_chunk)) is False
-
-        steps = planned_rewind(str(queue), progress, partitions, goal, queue.offsets_at, is_lost)
-        notes = _notes(queue, group, steps, place)
-        if dry_run:
-            return _rewind(queue, group, steps, None, notes)
-        outcome = carry_out(queue, checkpoints_of(queue, group), group, steps)
-        notes += [
-            f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and do "
-            "not come again: flows of the group go past them with failOnDataLoss=false"
-            for each in outcome.gone
-        ]
-        if place is not None:
-            announce(queue, place)
-    made = _rewind(queue, group, steps, outcome, notes)
-    if outcome.error is not None:
-        raise RewindUnfinished(_unfinished(steps, outcome), made) from outcome.error
-    return made
 
 
 def _rewind(

@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import Final
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.client.arguments import time_us
+from partq_spark.client.arguments import checked, time_us
 from partq_spark.client.describing import PartitionDescription, partitions_of
+from partq_spark.client.handle import Handle
 from partq_spark.group import lifecycle, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import admin, housekeeping, writers
@@ -83,6 +84,14 @@ class SubscriptionChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class QueueSubscriptions:
+    """What one queue attracts."""
+
+    queue: str
+    subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
     """What was written down: of which writer's batches, from number `batch` on, and in which queues. Those that are
     `unreadable` were passed over: their heads cannot be read.
@@ -95,19 +104,126 @@ class Resolved:
     unreadable: tuple[str, ...]
 
 
-def trim(queue: QueueLog, before: datetime | str | Mapping[int, int]) -> Trimmed:
-    """Raises `Invalid` for a partition that the queue does not have, and as the stores do."""
-    head = queue.refresh()
-    asked = _complete(before, head, str(queue)) if isinstance(before, Mapping) else queue.offsets_at(time_us(before))
-    done = retention.trim(queue, asked)
-    after = queue.head
-    return Trimmed(
-        queue=queue.name,
-        trimmed=done.trimmed,
-        messages=after.messages,
-        held_back=done.held_back,
-        partitions=partitions_of(after),
-    )
+@checked
+class Maintaining(Handle):
+    """The part of `Queue` that keeps house, and what attracts topics."""
+
+    def delete(self) -> Deleted:
+        """Delete the queue and all that is in it, for good. A deletion that was cut off is finished by the next."""
+        queue = self._opened()
+        try:
+            is_there = queue.look() is not None
+        except Corrupt:
+            is_there = True
+        if is_there:
+            return Deleted(queue=queue.name, deleted=True, objects=lifecycle.delete_queue(queue))
+        # The head goes first, so what a deletion that was cut off left behind has none.
+        objects = lifecycle.remove_remains(queue)
+        if not objects:
+            queue.refresh()  # says that there is no such queue
+        return Deleted(queue=queue.name, deleted=False, objects=objects)
+
+    def trim(self, before: datetime | str | Mapping[int, int]) -> Trimmed:
+        """Make messages unreadable, for every reader and for good: those published before a time (RFC 3339, or a
+        `datetime` with a zone), or below these offsets by partition. What a group has not acknowledged stays.
+        """
+        queue = self._opened()
+        head = queue.refresh()
+        if isinstance(before, Mapping):
+            done = retention.trim(queue, _complete(before, head, str(queue)))
+        else:
+            done = retention.trim(queue, queue.offsets_at(time_us(before)))
+        after = queue.head
+        return Trimmed(
+            queue=queue.name,
+            trimmed=done.trimmed,
+            messages=after.messages,
+            held_back=done.held_back,
+            partitions=partitions_of(after),
+        )
+
+    def compact(self, *, min_age_s: float | None = None) -> Compaction:
+        """Join small stored pieces into large ones, but for what was published within `min_age_s` (default 300)."""
+        from partq_spark.log import compaction
+
+        queue = self._opened()
+        min_age_s = compaction.MIN_AGE_S if min_age_s is None else min_age_s
+        queue.refresh()
+        steps: list[compaction.Compacted] = []
+        finished = False
+        while not finished and len(steps) < MOST_STEPS:
+            done = compaction.compact(queue, min_age_s=min_age_s)
+            finished = done is None
+            steps += [done] if done is not None else []
+        sums = {each.name: sum(getattr(step, each.name) for step in steps) for each in fields(compaction.Compacted)}
+        return Compaction(queue=queue.name, steps=len(steps), finished=finished, **sums)
+
+    def collect(self, *, grace_s: float | None = None) -> Collection:
+        """Delete stored objects that nothing needs: one round. An object is marked by one round and deleted by a later
+        one, at least `grace_s` (default a day) after.
+        """
+        queue = self._opened()
+        grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
+        queue.refresh()
+        done = housekeeping.collect(queue, grace_s=grace_s)
+        # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept
+        # from under its writer makes that writer fail.
+        temporary = queue.store.sweep_temporary(max(grace_s, housekeeping.GRACE_S))
+        return Collection(queue=queue.name, temporary=temporary, **asdict(done))
+
+    def resolve(self, *, writer: str, batch: int, published: bool) -> Resolved:
+        """Say what a writer's refused batches are, from number `batch` up to its last: `published` already, or new.
+
+        Raises `Invalid` for a writer that the queue does not know, a number that it has not used yet, and a publish id,
+        `Unavailable` if it could not be written everywhere: then it is to be said again.
+        """
+        if batch < 0:
+            raise Invalid(f"batch={batch!r} is not allowed: give the number of the first batch, 0 or more")
+        if writer.startswith(PUBLISH_ID):
+            raise Invalid(
+                f"{writer!r} is a publish id, which says by itself what a repetition is: publish under another"
+            )
+        queue = self._opened()
+        queue.refresh()
+        name, record = _known(queue, writer)
+        if record.batch < batch:
+            raise Invalid(
+                f"the last batch of writer {writer!r} in {queue} is {record.batch}: batch {batch} is new there as it "
+                "is, and there is nothing to resolve"
+            )
+        every = Namespace(queue.store, queue.namespace)
+        by = _person()
+        others = [other.name for other in every.queues(to_publish=False) if other.name != queue.name]
+        done = [
+            other
+            for other in [queue.name, *others]
+            if writers.resolve(queue.another(other), name, batch, published=published, by=by)
+        ]
+        return Resolved(
+            writer=writer,
+            batch=batch,
+            published=published,
+            queues=tuple(sorted(done)),
+            unreadable=tuple(sorted(every.problems)),
+        )
+
+    def subscribe(self, *subscriptions: str) -> SubscriptionChange:
+        """Let the queue attract messages by their topics: `*` stands for any characters within a level, `>` as the last
+        level for all further ones.
+        """
+        queue = self._opened()
+        changed = admin.subscribe(queue, *subscriptions)
+        return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
+
+    def unsubscribe(self, *subscriptions: str) -> SubscriptionChange:
+        """Take subscriptions back, each written as it was made."""
+        queue = self._opened()
+        changed = admin.unsubscribe(queue, *subscriptions)
+        return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
+
+    def subscriptions(self, *, topic: str | None = None) -> tuple[str, ...]:
+        """What the queue attracts; with `topic` only what attracts this topic."""
+        return attracting(self._opened().refresh().subscriptions, topic)
 
 
 def _complete(given: Mapping[int, int], head: Head, queue: str) -> tuple[int, ...]:
@@ -118,97 +234,11 @@ def _complete(given: Mapping[int, int], head: Head, queue: str) -> tuple[int, ..
     return tuple(given.get(partition, 0) for partition in range(partitions))
 
 
-def compact(queue: QueueLog, min_age_s: float | None) -> Compaction:
-    """Until nothing is worth it, or `MOST_STEPS` are done."""
-    from partq_spark.log import compaction
-
-    min_age_s = compaction.MIN_AGE_S if min_age_s is None else min_age_s
-    queue.refresh()
-    steps: list[compaction.Compacted] = []
-    finished = False
-    while not finished and len(steps) < MOST_STEPS:
-        done = compaction.compact(queue, min_age_s=min_age_s)
-        finished = done is None
-        steps += [done] if done is not None else []
-    sums = {each.name: sum(getattr(step, each.name) for step in steps) for each in fields(compaction.Compacted)}
-    return Compaction(queue=queue.name, steps=len(steps), finished=finished, **sums)
-
-
-def collect(queue: QueueLog, grace_s: float | None) -> Collection:
-    """One round."""
-    grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
-    queue.refresh()
-    done = housekeeping.collect(queue, grace_s=grace_s)
-    # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept from
-    # under its writer makes that writer fail.
-    temporary = queue.store.sweep_temporary(max(grace_s, housekeeping.GRACE_S))
-    return Collection(queue=queue.name, temporary=temporary, **asdict(done))
-
-
-def delete(queue: QueueLog) -> Deleted:
-    """The queue, or what a deletion that was cut off has left. Raises `Invalid` if there is neither."""
-    try:
-        is_there = queue.look() is not None
-    except Corrupt:
-        is_there = True
-    if is_there:
-        return Deleted(queue=queue.name, deleted=True, objects=lifecycle.delete_queue(queue))
-    # The head goes first, so what a deletion that was cut off left behind has none.
-    objects = lifecycle.remove_remains(queue)
-    if not objects:
-        queue.refresh()  # says that there is no such queue
-    return Deleted(queue=queue.name, deleted=False, objects=objects)
-
-
-def subscribe(queue: QueueLog, wanted: Sequence[str]) -> SubscriptionChange:
-    """Raises as `log.admin.subscribe`."""
-    changed = admin.subscribe(queue, *wanted)
-    return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
-
-
-def unsubscribe(queue: QueueLog, unwanted: Sequence[str]) -> SubscriptionChange:
-    """Raises as `log.admin.unsubscribe`."""
-    changed = admin.unsubscribe(queue, *unwanted)
-    return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
-
-
 def attracting(found: Sequence[str], topic: str | None) -> tuple[str, ...]:
     """Of the subscriptions those that attract the topic; None: all. Raises `Invalid` for what is no topic."""
     if topic is None:
         return tuple(found)
     return tuple(each for each in found if matches(each, checked_topic(topic)))
-
-
-def resolve(queue: QueueLog, writer: str, batch: int, published: bool) -> Resolved:
-    """Raises `Invalid` for a writer that the queue does not know, a number that it has not used yet, and a publish id,
-    `Unavailable` if it could not be written everywhere: then it is to be said again.
-    """
-    if batch < 0:
-        raise Invalid(f"batch={batch!r} is not allowed: give the number of the first batch, 0 or more")
-    if writer.startswith(PUBLISH_ID):
-        raise Invalid(f"{writer!r} is a publish id, which says by itself what a repetition is: publish under another")
-    queue.refresh()
-    name, record = _known(queue, writer)
-    if record.batch < batch:
-        raise Invalid(
-            f"the last batch of writer {writer!r} in {queue} is {record.batch}: batch {batch} is new there as it is, "
-            "and there is nothing to resolve"
-        )
-    every = Namespace(queue.store, queue.namespace)
-    by = _person()
-    others = [other.name for other in every.queues(to_publish=False) if other.name != queue.name]
-    done = [
-        other
-        for other in [queue.name, *others]
-        if writers.resolve(queue.another(other), name, batch, published=published, by=by)
-    ]
-    return Resolved(
-        writer=writer,
-        batch=batch,
-        published=published,
-        queues=tuple(sorted(done)),
-        unreadable=tuple(sorted(every.problems)),
-    )
 
 
 def _known(queue: QueueLog, writer: str) -> tuple[str, WriterRecord]:

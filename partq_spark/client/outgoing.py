@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from operator import call
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyarrow import types as is_
@@ -20,7 +20,7 @@ from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import SEND, Span, SpanSubject, Tracing, is_trace_header, of_headers
 from partq_spark.client.arguments import shown
-from partq_spark.client.rows import RefusedValue, RowTaker
+from partq_spark.client.rows import RefusedValue, RowTaker, batch_of
 from partq_spark.log import destinations, fanout
 from partq_spark.log.admin import shared_namespace
 from partq_spark.log.destinations import FanPlan, StagedSegment
@@ -32,11 +32,13 @@ from partq_spark.log.queue import NamespaceAddress, QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.segment import HEADERS, HEADERS_NAME, segment_schema
+from partq_spark.log.segment import HEADERS_NAME, segment_schema
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
 _NESTED: Final = (list, tuple, dict)
+
+R = TypeVar("R")
 
 Headers = tuple[tuple[str, "bytes | None"], ...]
 GivenHeaders = Mapping[str, "bytes | None"] | Iterable[tuple[str, "bytes | None"]]
@@ -54,59 +56,55 @@ class Published(NamedTuple):
 NOWHERE = Published(None, None)
 
 
-class Taken(NamedTuple):
-    """What is to be sent, checked: the values of a row with these columns; of an untyped queue, key and value. `size`
-    counts for the limit of a message, in bytes, `more` is what it takes in memory beside that.
-    """
+class Result(Future[R]):
+    """A Future that remembers whether somebody has read its failure."""
 
-    values: tuple[Any, ...]
-    columns: Columns | None
-    size: int
-    more: int
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_read = False
 
-    def __str__(self) -> str:
-        return "the message" if self.columns is not None else f"the message with key {self.values[0]!r}"
+    def result(self, timeout: float | None = None) -> R:
+        self.was_read = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.was_read = True
+        return super().exception(timeout)
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Outgoing:
-    """A message on its way. `size` is what it takes in memory, in bytes; `room`: so many more bytes the queue would
-    take.
+    """A message on its way, checked: the values of a row with these columns; of an untyped queue, key and value. `size`
+    counts for the limit of a message, in bytes; `more` is what it takes in memory beside that.
     """
 
     values: tuple[Any, ...]
     columns: Columns | None
-    headers: Headers
-    topic: str | None
     size: int
-    room: int
+    more: int = 0
+    headers: Headers = ()
+    topic: str | None = None
     sent_s: float = field(default_factory=time.monotonic)
-    future: Future[Published]
+    future: Result[Published] = field(default_factory=Result)
 
-    @classmethod
-    def of(
-        cls, taken: Taken, future: Future[Published], *, headers: GivenHeaders, topic: str | None, limit: int
-    ) -> Self:
-        """Raises `Invalid` for what are no headers, and for what is larger than `limit` bytes with them."""
-        pairs, header_bytes = _headers(headers)
-        size = taken.size + header_bytes
-        if size > limit:
+    @property
+    def memory(self) -> int:
+        """What it takes, in bytes."""
+        return self.size + self.more + MESSAGE_BYTES
+
+    def take_headers(self, given: GivenHeaders, limit: int) -> None:
+        """Raises `Invalid` for what are none, and if the message is larger than `limit` bytes with them."""
+        self.headers, size = _headers(given)
+        self.size += size
+        if self.size > limit:
+            which = "the message" if self.columns is not None else f"the message with key {self.values[0]!r}"
             raise Invalid(
-                f"{taken} has {size} bytes, the queue takes {limit}: keep large payloads elsewhere and publish their "
-                "address, or raise the limit (max_message_bytes)"
+                f"{which} has {self.size} bytes, the queue takes {limit}: keep large payloads elsewhere and publish "
+                "their address, or raise the limit (max_message_bytes)"
             )
-        return cls(
-            values=taken.values,
-            columns=taken.columns,
-            headers=pairs,
-            topic=topic,
-            size=size + taken.more + MESSAGE_BYTES,
-            room=limit - size,
-            future=future,
-        )
 
 
-def take_value(queue: QueueLog, value: object, key: object) -> Taken:
+def take_value(queue: QueueLog, value: object, key: object) -> Outgoing:
     """For an untyped queue. Raises `Invalid` for what is no value or no key."""
     data = value if type(value) is bytes else _data(queue, value)
     if key is not None and not isinstance(key, str):
@@ -119,7 +117,7 @@ def take_value(queue: QueueLog, value: object, key: object) -> Taken:
             raise Invalid(f"the key {key[:40]!a} is no UTF-8: encode it, for example with hex()") from None
     if key_bytes > MAX_KEY_BYTES:
         raise Invalid(key_too_long(f"{key!r:.42}…", key_bytes))
-    return Taken((key, data), None, key_bytes + len(data), 0)
+    return Outgoing((key, data), None, key_bytes + len(data))
 
 
 class TakenRows:
@@ -139,7 +137,7 @@ class TakenRows:
         nested = [at for at, field in enumerate(taker.schema) if is_.is_nested(field.type)]
         self._loaded = taker, [size_of(field.type) for field in taker.schema], nested
 
-    def __call__(self, row: object, key: object) -> Taken:
+    def __call__(self, row: object, key: object) -> Outgoing:
         """Raises `Invalid` for what is no row of the queue's; `Unavailable` as looking does."""
         taker, sizes, nested = self._loaded
         columns = taker.columns
@@ -162,7 +160,7 @@ class TakenRows:
                 raise Invalid(f"{self._queue} does not take this row: {error}") from None
         size = sum(map(call, sizes, values))
         objects = len(values) + sum([_objects_of(values[at]) for at in nested])
-        return Taken(values, taker.columns, size, OBJECT_BYTES * objects)
+        return Outgoing(values, taker.columns, size, OBJECT_BYTES * objects)
 
     def _look_again(self) -> None:
         with self._lock:
@@ -253,7 +251,7 @@ def _buffer(value: object) -> bytes | bytearray | memoryview:
 # --- in traces --------------------------------------------------------------------------------------------------------
 
 
-def begin_span(tracing: Tracing, where: SpanSubject, message: Outgoing) -> None:
+def begin_span(tracing: Tracing, where: SpanSubject, message: Outgoing, limit: int) -> None:
     """A message is sent, in its sender's thread: a span until it is durable or has failed. It gets the headers that
     name its span, unless it has such headers already, whose span the new one links to; or the queue would not take it
     with them.
@@ -264,7 +262,7 @@ def begin_span(tracing: Tracing, where: SpanSubject, message: Outgoing) -> None:
     if not given:
         headers = span.headers()
         size = sum(len(name) + len(value) for name, value in headers)
-        if size <= message.room:
+        if message.size + size <= limit:
             message.headers = (*message.headers, *headers)
             message.size += size
     message.future.add_done_callback(partial(_sent, span))
@@ -343,9 +341,8 @@ def _batch(messages: Sequence[Outgoing], columns: Columns | None) -> pa.RecordBa
     with_headers = any(each.headers for each in messages)
     schema = segment_schema(columns, headers=with_headers)
     width = len(schema) - with_headers
-    rows = [(*each.values, *(None,) * (width - len(each.values))) for each in messages]
-    found = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=False)]
-    if with_headers:
-        headers = [[{"key": name, "value": value} for name, value in each.headers] or None for each in messages]
-        found.append(pa.array(headers, HEADERS))
-    return pa.RecordBatch.from_arrays(found, schema=schema)
+    rows = []
+    for each in messages:
+        headers = [{"key": name, "value": value} for name, value in each.headers] or None
+        rows.append((*each.values, *(None,) * (width - len(each.values)), headers))
+    return batch_of(schema, rows)

@@ -14,9 +14,10 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -147,13 +148,7 @@ def _finite(number: str | Decimal, name: str) -> float:
 
 def _of_string(kind: pa.DataType) -> Parse:
     """Of types that JSON says as strings, too."""
-    if is_.is_binary(kind):
-        return _binary
-    if is_.is_date(kind):
-        return _date
-    if kind == TIMESTAMP:
-        return _timestamp
-    return _timestamp_ntz if kind == TIMESTAMP_NTZ else _decimal(type_text(kind))
+    return _STRINGS[kind] if kind in _STRINGS else _decimal(type_text(kind))
 
 
 def _decimal(name: str) -> Parse:
@@ -184,17 +179,9 @@ def _date(text: str) -> Any:
     raise _wrong(text, "DATE", "one such as 2026-11-20")
 
 
-def _timestamp(text: str) -> Any:
-    return _time(text, "TIMESTAMP", "one with its offset, such as 2026-11-20T08:30:00Z", zone=True)
-
-
-def _timestamp_ntz(text: str) -> Any:
-    return _time(text, "TIMESTAMP_NTZ", "one without an offset, such as 2026-11-20T08:30:00", zone=False)
-
-
-def _time(text: str, name: str, wanted: str, *, zone: bool) -> Any:
+def _time(text: str, *, name: str, wanted: str) -> Any:
     match = _TIME.fullmatch(text)
-    if match is None or (match[4] is not None) != zone:
+    if match is None or (match[4] is None) != (name == "TIMESTAMP_NTZ"):
         raise _wrong(text, name, wanted)
     fraction = (match[3] or "").ljust(6, "0")
     if fraction[6:].strip("0"):
@@ -203,6 +190,14 @@ def _time(text: str, name: str, wanted: str, *, zone: bool) -> Any:
         return datetime.fromisoformat(f"{match[1]}T{match[2]}.{fraction[:6]}{(match[4] or '').upper()}")
     except ValueError:
         raise _wrong(text, name, wanted) from None
+
+
+_STRINGS: Final[Mapping[pa.DataType, Parse]] = {
+    pa.binary(): _binary,
+    pa.date32(): _date,
+    TIMESTAMP: partial(_time, name="TIMESTAMP", wanted="one with its offset, such as 2026-11-20T08:30:00Z"),
+    TIMESTAMP_NTZ: partial(_time, name="TIMESTAMP_NTZ", wanted="one without an offset, such as 2026-11-20T08:30:00"),
+}
 
 
 def _number(name: str) -> Parse:
@@ -317,10 +312,9 @@ def encoded(text: str, what: str) -> bytes:
         raise RefusedValue(f"has half of a surrogate pair in its {what}, which is no text: give both halves") from None
 
 
+_KINDS: Final[Mapping[type, str]] = {dict: "an object", list: "a list", str: "a string"}
+
+
 def json_kind(value: object) -> str:
     """What it is called in JSON."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    return "a string" if isinstance(value, str) else "a number or boolean"
+    return _KINDS.get(type(value), "a number or boolean")

@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from partq_spark.base.effects import new_token
-from partq_spark.base.errors import BadRow, Invalid
+from partq_spark.base.effects import RETRY_TIMEOUT_S, new_token
+from partq_spark.base.errors import BadRow, Invalid, WrongUse
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.base.words import as_datetime
-from partq_spark.client.arguments import checked, checked_publish_id
+from partq_spark.client.arguments import address, checked, checked_publish_id
 from partq_spark.log import destinations, writers
 from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import FanPlan, Stage, checked_topic
@@ -94,7 +94,11 @@ class Publication:
         topic.
         """
         if (queue is None) == (topic is None):
-            raise Invalid("say where to: give either a queue or a topic")
+            raise WrongUse(
+                "say where to: give either the queue's NAME or a topic (--topic), which says what queues get it"
+            )
+        if topic is None and fail_unattracted:
+            raise WrongUse("fail_unattracted (--fail-unattracted) is for a topic (--topic): leave it out")
         self._where = where
         self._topic = topic
         self._publish_id = None if publish_id is None else checked_publish_id(publish_id)
@@ -143,10 +147,8 @@ class Publication:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._fan is not None:  # what was staged and not committed leaves no object
-            self._exit.__exit__(_Abandoned, _Abandoned(), None)
-        else:
-            self._exit.__exit__(kind, error, trace)
+        left = error or Invalid("left before it was committed")  # so what was staged leaves no object
+        self._exit.__exit__(type(left), left, trace)
         self._fan = None
 
     def add(self, table: Any) -> None:
@@ -157,11 +159,12 @@ class Publication:
 
         Raises `Invalid` for another column or type, and for a message that no queue takes, naming its row.
         """
-        from partq_spark.client.tables import table_batches
+        from partq_spark.client.tables import table_source
 
+        parts, take = table_source(table, self._stage)
         with self._as_a_whole():
-            for batch in table_batches(table, self._stage, self._messages):
-                self.add_batch(batch)
+            for rows in parts:
+                self._add(rows, take)
 
     def add_file(
         self,
@@ -192,10 +195,10 @@ class Publication:
             ) as source,
             self._as_a_whole(),
         ):
-            for batch, place in source.batches():
+            for rows, place in source.parts:
                 before = self._messages
                 try:
-                    self.add_batch(batch)
+                    self._add(rows, source.messages)
                 except BadRow as bad:
                     raise bad.at(place(bad.row - before)) from None
                 if watch is not None:
@@ -213,8 +216,14 @@ class Publication:
                 self._refused = self._refused or error
             raise
 
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Stage a batch that has the columns of a segment already (`log.segment`)."""
+    def _add(self, rows: Any, take: Callable[[Any], pa.RecordBatch]) -> None:
+        """Stage what `take` makes of some rows: a batch with the columns of a segment (`log.segment`). Raises `BadRow`
+        with the number of the row, counted from the first of all.
+        """
+        try:
+            batch = take(rows)
+        except BadRow as bad:
+            raise bad.moved(self._messages + bad.row) from None
         fan = self._begin(headers=HEADERS_NAME in batch.schema.names)
         self._staged_batches += 1
         fan.add(self._alike(batch))
@@ -295,8 +304,21 @@ class Publication:
         return identity, known
 
 
-class _Abandoned(Exception):
-    """A publication was left before it was committed."""
+@checked
+def topic_publication(
+    topic: str,
+    *,
+    publish_id: str | None = None,
+    fail_unattracted: bool = False,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> Publication:
+    """One publish in the making to every queue that attracts `topic`. Raises `Invalid` for what is no topic, and with
+    `fail_unattracted` if nobody attracts it.
+    """
+    where = address(store, namespace, retry_timeout_s)
+    return Publication(where, topic=topic, publish_id=publish_id, fail_unattracted=fail_unattracted)
 
 
 def _ended(outcome: QueueOutcome) -> QueuePublish:

@@ -25,7 +25,7 @@ from partq_spark.client.arguments import argument, check_number, checked, checke
 from partq_spark.client.outgoing import (
     Outgoing,
     Published,
-    Taken,
+    Result,
     TakenRows,
     begin_span,
     publish_together,
@@ -43,22 +43,6 @@ MOST_UNREAD: Final = 1000  # failures that are kept in mind
 
 R = TypeVar("R")
 _log = logging.getLogger("partq.client")
-
-
-class Result(Future[R]):
-    """A Future that remembers whether somebody has read its failure."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.was_read = False
-
-    def result(self, timeout: float | None = None) -> R:
-        self.was_read = True
-        return super().result(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self.was_read = True
-        return super().exception(timeout)
 
 
 class _Turn:
@@ -91,7 +75,7 @@ class Publisher:
         self._queue = open_queue(where.target(queue))
         head = self._queue.refresh()
         self._limit = head.config.max_message_bytes
-        self._take: Callable[[Any, str | None], Taken] = partial(take_value, self._queue)
+        self._take: Callable[[Any, str | None], Outgoing] = partial(take_value, self._queue)
         if head.columns is not None:
             self._take = TakenRows(self._queue.another(), head.queue_id, head.columns)
         self._tracing = tracing()  # None: it is off
@@ -137,21 +121,22 @@ class Publisher:
             checked_topic(argument("str", "topic", topic))
         if timeout_s is not None:
             timeout_s = argument("float | None", "timeout_s", timeout_s)
-        future: Result[Published] = Result()
-        message = Outgoing.of(self._take(value, key), future, headers=headers, topic=topic, limit=self._limit)
+        message = self._take(value, key)
+        message.take_headers(headers, self._limit)
+        message.topic = topic
         with self._changed:
             self._require_open()
             if self._failure is None:
-                self._wait_for_room(message.size, timeout_s)
+                self._wait_for_room(message.memory, timeout_s)
             if self._failure is not None:
-                return self._failed(future)
+                return self._failed(message.future)
             if self._tracing is not None:
-                begin_span(self._tracing, self._subject, message)
+                begin_span(self._tracing, self._subject, message, self._limit)
             self._waiting.append(message)
-            self._bytes += message.size
+            self._bytes += message.memory
             self._sent += 1
             self._changed.notify_all()
-        return future
+        return message.future
 
     def send_table(self, table: Any) -> Future[PublishReport]:
         """Publish the messages of anything with `__arrow_c_stream__` as one publish, after all that was sent before:
@@ -252,7 +237,7 @@ class Publisher:
             try:
                 self._publish(going)
             finally:
-                self._finish(len(taken), sum(each.size for each in taken))
+                self._finish(len(taken), sum(each.memory for each in taken))
 
     def _taken(self) -> Sequence[Outgoing] | _Turn | None:
         """What is to be done next; None when the publisher is closed."""
@@ -296,7 +281,7 @@ class Publisher:
                 break
             self._waiting.popleft()
             taken.append(each)
-            size += each.size
+            size += each.memory
         return taken
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
@@ -351,14 +336,14 @@ class Publisher:
         if self._ended:
             raise Invalid(f"publish id {self._publish_id!r} was published: make another publisher with another id")
 
-    def _failed(self, future: Result[R] | Future[R], error: PartqError | None = None) -> Future[R]:
+    def _failed(self, future: Result[R], error: PartqError | None = None) -> Result[R]:
         """The Future, failed by its own publish (`error`) or by an earlier one."""
         failure = self._failure
         if error is None and failure is not None:
             error = type(failure)(f"this was not published, because an earlier publish failed: {failure}")
         future.set_exception(error)
         with self._changed:
-            if isinstance(future, Result) and len(self._unread) < MOST_UNREAD:
+            if len(self._unread) < MOST_UNREAD:
                 self._unread.append(future)
         return future
 

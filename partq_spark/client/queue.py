@@ -1,42 +1,42 @@
-"""`Queue`: everything that a program does with one queue. Each method looks at the queue as it is then.
+"""Where a program begins: `Queue`, everything that it does with one queue, each method at the queue as it is then; and
+creating, opening and listing queues, and which of them attract a topic.
 
-A queue object holds an address and nothing else: it may be pickled, used by several threads, and kept for ever. What
-its methods do is written in the modules beside this one; here is what they take, return and raise.
+What a method does stands in it. Of `Queue`'s those are here that move messages, for they need Arrow, which is imported
+when one of them is called; the others are in the classes of which it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid
-from partq_spark.client.arguments import address, checked, ownership_url, place, settings_of
+from partq_spark.client.altering import Altering, require_columns, require_same
+from partq_spark.client.arguments import address, checked, columns_from, ownership_url, place, settings_of
+from partq_spark.client.describing import DamagedQueue, Describing, QueueSummary, summary_of
+from partq_spark.client.groups import Grouping
+from partq_spark.client.maintaining import Maintaining, QueueSubscriptions, attracting
+from partq_spark.log import admin
+from partq_spark.log.admin import Namespace
 from partq_spark.log.names import checked_name
-from partq_spark.log.queue import open_queue
+from partq_spark.log.queue import QueueLog, shared_store
+from partq_spark.log.settings import QueueConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partq_spark.client.altering import Alteration
     from partq_spark.client.consumer import Consumer
-    from partq_spark.client.describing import QueueDescription, QueueSummary
-    from partq_spark.client.groups import GroupAlteration, GroupCheckpoints, GroupRemoval, Rewind
-    from partq_spark.client.maintaining import Collection as CollectionRound
-    from partq_spark.client.maintaining import Compaction, Deleted, Resolved, SubscriptionChange, Trimmed
-    from partq_spark.client.messages import Message
+    from partq_spark.client.messages import Found, Message
     from partq_spark.client.publication import Publication
     from partq_spark.client.publisher import Publisher
-    from partq_spark.group.lifecycle import GroupSummary
-    from partq_spark.group.status import GroupView
-    from partq_spark.log.queue import QueueLog
+
+_DEFAULTS: Final = QueueConfig()
 
 
 @checked
-class Queue:
+class Queue(Describing, Altering, Maintaining, Grouping):
     """One queue, by name. `create_queue` and `open_queue` make one and look whether it is there; this does not look.
     Methods that speak of a group take `ownership`, where its flows keep who has what: `redis://host:port/db`,
     `rediss://…`, `store` or `none`. None: as `$PARTQ_OWNERSHIP` says, if that fits the group.
@@ -44,164 +44,6 @@ class Queue:
     Every method raises `Invalid` if there is no such queue, and `Unavailable` if a store does not answer for
     `retry_timeout_s`.
     """
-
-    @checked
-    def __init__(
-        self,
-        name: str,
-        *,
-        store: str | None = None,
-        namespace: str = "default",
-        retry_timeout_s: float = RETRY_TIMEOUT_S,
-    ) -> None:
-        """`store`: `file:///absolute/dir`, `azure://container/prefix` or `s3://bucket/prefix`; None:
-        `$PARTQ_STORE`, else `file://$HOME/.partq`. Raises `Invalid` for a name or URL that cannot be.
-        """
-        self._where = address(store, namespace, retry_timeout_s)
-        self._name = checked_name("queue", name)
-
-    @property
-    def name(self) -> str:
-        """The queue's name, in lower case."""
-        return self._name
-
-    @property
-    def namespace(self) -> str:
-        """The namespace that it is in."""
-        return self._where.namespace
-
-    @property
-    def store(self) -> str:
-        """The URL of the store, in the one way in which partq writes it."""
-        return self._where.store
-
-    def __str__(self) -> str:
-        return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store})"
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Queue) and (self._where, self._name) == (other._where, other._name)
-
-    def __hash__(self) -> int:
-        return hash((self._where, self._name))
-
-    # --- the queue ----------------------------------------------------------------------------------------------------
-
-    def summary(self) -> QueueSummary | None:
-        """The facts that a list shows; None if there is no such queue."""
-        from partq_spark.client import describing
-
-        head = self._opened().look()
-        return None if head is None else describing.summary_of(head)
-
-    def describe(self, *, count_bytes: bool = False) -> QueueDescription:
-        """What the queue is and holds, how old, and what holds it back. With `count_bytes` the stored bytes of each
-        partition, by reading the log, but not the messages.
-        """
-        from partq_spark.client import describing
-
-        return describing.description(self._opened(), count_bytes=count_bytes)
-
-    def alter(
-        self,
-        *,
-        partitions: int | None = None,
-        add_column: str | None = None,
-        widen: str | None = None,
-        schema: Any = None,
-        dry_run: bool = False,
-        ownership: str | None = None,
-        rebalance_delay_s: float | EllipsisType = ...,
-        max_handoff_time_s: float | EllipsisType = ...,
-        access_type: Literal["non-exclusive", "exclusive"] | EllipsisType = ...,
-        max_message_bytes: int | EllipsisType = ...,
-        retention_s: float | EllipsisType | None = ...,
-        quota_bytes: int | EllipsisType | None = ...,
-    ) -> Alteration:
-        """Change the partition count, columns and settings, those that are given, in one swap, while everything runs.
-        Settings are those of `create_queue`; None takes away `retention_s` or `quota_bytes`, and what is left out
-        (`...`) stays. With `dry_run` it is only said what would change and what would wait for what. Coordinators hear
-        of it at once by `ownership`.
-
-        Of a typed queue: `add_column` is the DDL of new columns (`"coupon STRING"`), which are null in the messages
-        that are there; `widen` names columns with wider types (`"count BIGINT"`). Streaming queries go on with the
-        columns that they loaded; one that keeps whole rows or a widened column in Spark's state must name its columns
-        with `.schema()` before it is started again. `schema` are all columns: if the queue does not have them, it is
-        said what to do.
-
-        Raises `Invalid` for what is out of its range or could lose or change a value, and where nothing is given.
-        """
-        settings = settings_of(locals())
-        from partq_spark.client import altering
-
-        return altering.alter(
-            self._opened(),
-            partitions=partitions,
-            add_column=add_column,
-            widen=widen,
-            schema=schema,
-            settings=settings,
-            dry_run=dry_run,
-            ownership=ownership,
-        )
-
-    def delete(self) -> Deleted:
-        """Delete the queue and all that is in it, for good. A deletion that was cut off is finished by the next."""
-        from partq_spark.client import maintaining
-
-        return maintaining.delete(self._opened())
-
-    def trim(self, before: datetime | str | Mapping[int, int]) -> Trimmed:
-        """Make messages unreadable, for every reader and for good: those published before a time (RFC 3339, or a
-        `datetime` with a zone), or below these offsets by partition. What a group has not acknowledged stays.
-        """
-        from partq_spark.client import maintaining
-
-        return maintaining.trim(self._opened(), before)
-
-    def compact(self, *, min_age_s: float | None = None) -> Compaction:
-        """Join small stored pieces into large ones, but for what was published within `min_age_s` (default 300)."""
-        from partq_spark.client import maintaining
-
-        return maintaining.compact(self._opened(), min_age_s)
-
-    def resolve(self, *, writer: str, batch: int, published: bool) -> Resolved:
-        """Say what a writer's refused batches are, from number `batch` up to its last: `published` already, or new."""
-        from partq_spark.client import maintaining
-
-        return maintaining.resolve(self._opened(), writer, batch, published)
-
-    def collect(self, *, grace_s: float | None = None) -> CollectionRound:
-        """Delete stored objects that nothing needs: one round. An object is marked by one round and deleted by a later
-        one, at least `grace_s` (default a day) after.
-        """
-        from partq_spark.client import maintaining
-
-        return maintaining.collect(self._opened(), grace_s)
-
-    def subscribe(self, *subscriptions: str) -> SubscriptionChange:
-        """Let the queue attract messages by their topics: `*` stands for any characters within a level, `>` as the last
-        level for all further ones.
-        """
-        from partq_spark.client import maintaining
-
-        return maintaining.subscribe(self._opened(), subscriptions)
-
-    def unsubscribe(self, *subscriptions: str) -> SubscriptionChange:
-        """Take subscriptions back, each written as it was made."""
-        from partq_spark.client import maintaining
-
-        return maintaining.unsubscribe(self._opened(), subscriptions)
-
-    def subscriptions(self, *, topic: str | None = None) -> tuple[str, ...]:
-        """What the queue attracts; with `topic` only what attracts this topic."""
-        from partq_spark.client import maintaining
-
-        return maintaining.attracting(self._opened().refresh().subscriptions, topic)
-
-    # --- messages -----------------------------------------------------------------------------------------------------
 
     def publisher(
         self,
@@ -309,86 +151,120 @@ class Queue:
 
         return messages.browse(self._opened(), partition, start, limit)
 
-    # --- groups -------------------------------------------------------------------------------------------------------
 
-    def groups(self, *, ownership: str | None = None) -> tuple[GroupSummary, ...]:
-        """The consumer groups, by name; with an ownership also the flows that are bound."""
-        from partq_spark.client import groups
+# --- queues -----------------------------------------------------------------------------------------------------------
 
-        return groups.summaries(self._opened(), ownership)
 
-    def create_group(
-        self, group: str, *, starting: str | datetime | Mapping[int, int] = "latest", ownership: str | None = None
-    ) -> None:
-        """Make a group before its first flow comes, which makes it otherwise. `starting`: `latest`, `earliest`, a time
-        (`datetime`, RFC 3339), or an offset for each partition. One that exists is left as it is.
-        """
-        from partq_spark.client import groups
+@checked
+def create_queue(
+    name: str,
+    *,
+    partitions: int,
+    schema: Any = None,
+    key: str | None = None,
+    exist_ok: bool = False,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+    rebalance_delay_s: float = _DEFAULTS.rebalance_delay_s,
+    max_handoff_time_s: float = _DEFAULTS.max_handoff_time_s,
+    access_type: Literal["non-exclusive", "exclusive"] = "non-exclusive",
+    max_message_bytes: int = _DEFAULTS.max_message_bytes,
+    retention_s: float | None = None,
+    quota_bytes: int | None = None,
+) -> Queue:
+    """Create a queue of 1 to 1000 partitions. How long messages stay once they are acknowledged is said by
+    `retention_s` (seconds; None: until they are trimmed), how many stored bytes there may be by `quota_bytes`.
 
-        groups.create(self._opened(), checked_name("group", group), place(starting), ownership)
+    `schema` makes it a typed queue, whose messages are rows with these columns: a DDL (`"id BIGINT NOT NULL, name
+    STRING"`), a `StructType` or a `pyarrow.Schema`. `key` is the column whose text decides the partition; without it
+    messages have none, and go to random partitions. Neither can be changed later, but columns can be added and widened.
 
-    def alter_group(
-        self, group: str, *, ownership: str, former: str | None = None, force: bool = False
-    ) -> GroupAlteration:
-        """Change how a group is shared; checkpoints stay. `former` is where it has been sharing so far, `force` does it
-        also where nobody can know whether a flow lives. Raises `Invalid` while one lives.
-        """
-        from partq_spark.client import groups
+    Raises `Invalid` for a name, count, setting or schema that cannot be, and if the queue exists; with `exist_ok` only
+    if it has another partition count, other settings or columns, or another key than these.
+    """
+    config = QueueConfig(**settings_of(locals()))
+    queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
+    columns = columns_from(schema, key)
+    opened = queue._opened()  # noqa: SLF001 - its own package's
+    where = (opened.store, queue.namespace, queue.name)
+    try:
+        admin.create_queue(*where, partitions, config, columns=columns, retry_timeout_s=retry_timeout_s)
+    except Invalid:
+        found = opened.look() if exist_ok else None
+        if found is None:
+            raise
+        require_same(opened, found, partitions, config)
+        try:
+            require_columns(opened, found.columns, columns)
+        except Invalid as error:
+            raise Invalid(f"{queue} exists already with other columns: {error}") from None
+    return queue
 
-        return groups.alter(self._opened(), checked_name("group", group), ownership, former=former, force=force)
 
-    def remove_group(
-        self, group: str, *, ownership: str | None = None, force: bool = False, dry_run: bool = False
-    ) -> GroupRemoval:
-        """Remove a group for good: how far it was is forgotten, and nothing is held back for it any more. Raises
-        `Invalid` while a flow lives, and `Conflict` if somebody has made it again meanwhile. A removal that was cut off
-        is finished by the next.
-        """
-        from partq_spark.client import groups
+@checked
+def open_queue(
+    name: str, *, store: str | None = None, namespace: str = "default", retry_timeout_s: float = RETRY_TIMEOUT_S
+) -> Queue:
+    """A queue that is there. Raises `Invalid` if it is not, saying how to create it."""
+    queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
+    queue._opened().refresh()  # noqa: SLF001 - its own package's
+    return queue
 
-        name = checked_name("group", group)
-        return groups.remove(self._opened(), name, ownership=ownership, force=force, dry_run=dry_run)
 
-    def status(self, group: str, *, ownership: str | None = None) -> GroupView:
-        """Which flow has which partition, and why one does not flow."""
-        with self.watching(group, ownership=ownership) as look:
-            return look()
+@checked
+def list_queues(
+    *, store: str | None = None, namespace: str = "default", retry_timeout_s: float = RETRY_TIMEOUT_S
+) -> tuple[QueueSummary | DamagedQueue, ...]:
+    """The queues of a namespace, by name; one that cannot be read is listed as damaged and hides no other."""
+    queues, damaged = _all(store, namespace, retry_timeout_s, to_publish=False)
+    return tuple(sorted([*(summary_of(each.head) for each in queues), *damaged], key=lambda each: each.queue))
 
-    def watching(self, group: str, *, ownership: str | None = None) -> AbstractContextManager[Callable[[], GroupView]]:
-        """`status` for those who look again and again: a function that looks, for as long as the `with` block lasts."""
-        from partq_spark.client import describing
 
-        return describing.watching(self._opened(), checked_name("group", group), ownership)
+@checked
+def list_subscriptions(
+    *,
+    topic: str | None = None,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> tuple[QueueSubscriptions | DamagedQueue, ...]:
+    """Of all queues of a namespace that have some: what they attract; with `topic` only what attracts this topic, so
+    where a message with it goes. One that is damaged attracts nothing, and is listed as such.
+    """
+    queues, damaged = _all(store, namespace, retry_timeout_s, to_publish=True)
+    found = [
+        QueueSubscriptions(queue=each.name, subscriptions=attracting(each.head.subscriptions, topic)) for each in queues
+    ]
+    some = [each for each in found if each.subscriptions]
+    return tuple(sorted([*some, *damaged], key=lambda each: each.queue))
 
-    def checkpoints(self, group: str) -> GroupCheckpoints:
-        """How far a group is: the checkpoint of every partition."""
-        from partq_spark.client import groups
 
-        return groups.checkpoints(self._opened(), checked_name("group", group))
+def _all(
+    store: str | None, namespace: str, retry_timeout_s: float, *, to_publish: bool
+) -> tuple[list[QueueLog], list[DamagedQueue]]:
+    """The queues of a namespace, and those that cannot be read."""
+    where = address(store, namespace, retry_timeout_s)
+    opened = shared_store(where.store, where.retry_timeout_s)
+    every = Namespace(opened, where.namespace, retry_timeout_s=where.retry_timeout_s)
+    queues = list(every.queues(to_publish=to_publish))
+    damaged = every.problems.items()
+    return queues, [DamagedQueue(namespace=where.namespace, queue=name, error=str(why)) for name, why in damaged]
 
-    def rewind(
-        self,
-        group: str,
-        *,
-        to: int | str | None = None,
-        to_timestamp: datetime | str | None = None,
-        by: int | None = None,
-        partitions: Collection[int] = (),
-        dry_run: bool = False,
-        ownership: str | None = None,
-    ) -> Rewind:
-        """Take a group back, so that messages are delivered again, marked: `to` an offset or `earliest`, to the first
-        message at or after a time, or `by` so many messages. All partitions that have a checkpoint, or these.
 
-        All is checked before anything is changed. Raises `Invalid` for a place that a partition is not past or that is
-        not kept, and `RewindUnfinished` (an `Unavailable`), which says how to go on.
-        """
-        from partq_spark.client import groups
+@checked
+def search_messages(
+    queue: Queue,
+    *,
+    key: str | None = None,
+    partition: int | None = None,
+    before: datetime | str | Mapping[int, int] | None = None,
+    limit: int = 20,
+) -> Found:
+    """Look at messages without taking them, newest first: at most `limit`, with this key, published before a time or
+    below these offsets by partition (`Found.before` of the last search). A search for a key ends after some 20,000
+    messages; the next one goes on. Raises as the methods of a queue.
+    """
+    from partq_spark.client import messages
 
-        goal = groups.goal_of(to, to_timestamp, by)
-        name = checked_name("group", group)
-        return groups.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
-
-    def _opened(self) -> QueueLog:
-        """A handle of its own for each call; the store is shared within the process."""
-        return open_queue(self._where.target(self._name))
+    return messages.search(queue._opened(), key, partition, before, limit)  # noqa: SLF001 - its own package's

@@ -238,38 +238,29 @@ class JsonFile:
 
 
 class ParquetFile:
-    """A Parquet file, read in batches of bounded size. `instants`: INT96 is a TIMESTAMP to the microsecond, which is
-    what Spark writes as INT96; else it is what Arrow makes of it, a time without a zone to the nanosecond, in which
-    years before 1678 and after 2261 are others.
+    """A Parquet file, read in batches of bounded size. INT96 is a TIMESTAMP to the microsecond, which is what Spark
+    writes so; Arrow would make it a time without a zone to the nanosecond, in which years before 1678 and after 2261
+    are others.
     """
 
-    def __init__(self, file: BinaryIO, name: str, *, instants: bool = False) -> None:
+    def __init__(self, file: BinaryIO, name: str) -> None:
         self.name = name
-        self._instants: dict[str, pa.DataType] = {}
         try:
             # Nothing is read ahead, so memory is that of one batch and the pages it comes from. Texts that the file
             # writes once and refers to stay so until it is known how large they are in all: a page of some kilobytes
             # may stand for gigabytes.
             texts = [field.name for field in pq.read_schema(file) if is_text(field.type)]
             self._parquet = pq.ParquetFile(
-                file,
-                pre_buffer=False,
-                read_dictionary=texts,
-                coerce_int96_timestamp_unit="us" if instants else None,
+                file, pre_buffer=False, read_dictionary=texts, coerce_int96_timestamp_unit="us"
             )
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{name} is no Parquet file that can be read: {error}") from error
-        self.schema = self._parquet.schema_arrow
-        if instants:
-            leaves = (self._parquet.schema.column(index) for index in range(len(self._parquet.schema)))
-            is_int96 = iter([leaf.physical_type == "INT96" for leaf in leaves])
-            fields = [field.with_type(_with_instants(field.type, is_int96)) for field in self.schema]
-            self._instants = {
-                field.name: field.type
-                for field, before in zip(fields, self.schema, strict=True)
-                if field.type != before.type
-            }
-            self.schema = pa.schema(fields)
+        given = self._parquet.schema_arrow
+        leaves = (self._parquet.schema.column(index) for index in range(len(self._parquet.schema)))
+        is_int96 = iter([leaf.physical_type == "INT96" for leaf in leaves])
+        self.schema = pa.schema([field.with_type(_with_instants(field.type, is_int96)) for field in given])
+        both = zip(self.schema, given, strict=True)
+        self._instants = {field.name: field.type for field, before in both if field.type != before.type}
         self._done = 0
 
     def progress(self) -> tuple[int, int | None]:

@@ -76,10 +76,6 @@ class RowTaker:
             self._check_key(values[self._key])
         return values
 
-    def take_fields(self, places: Sequence[int | None], fields: Sequence[Any]) -> tuple[Any, ...]:
-        """The same of the fields of a table's row; `places`: where each column stands in it, if it does."""
-        return self._take.taken([_MISSING if place is None else fields[place] for place in places])
-
     def _check_key(self, key: Any) -> None:
         name = (self.columns.key or "",)
         if isinstance(key, bytes):
@@ -90,6 +86,12 @@ class RowTaker:
         size = len(key) if isinstance(key, bytes) else len(key.encode()) if isinstance(key, str) else 0
         if size > MAX_KEY_BYTES:
             raise RefusedValue(key_too_long(f"{key!r:.42}…", size), name)
+
+
+def batch_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Rows whose values were taken. What they have behind these columns is left out."""
+    columns = zip(zip(*rows, strict=True), schema, strict=False)
+    return pa.RecordBatch.from_arrays([pa.array(values, field.type) for values, field in columns], schema=schema)
 
 
 class _Fields:
@@ -109,10 +111,6 @@ class _Fields:
             found.append(value)
         if seen < len(row):
             self._find_others(row, found)
-        return self.taken(found)
-
-    def taken(self, found: list[Any]) -> tuple[Any, ...]:
-        """The values of the fields, of what was found for them in their order."""
         for index, (name, take, field) in enumerate(self._takers):
             value = found[index]
             if value is not None and value is not _MISSING:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
-from partq_spark.base.errors import BadRow, Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.log.destinations import Stage
 from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.forms import as_form, pieces
@@ -27,6 +27,9 @@ from partq_spark.query.settings import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast, or held of a file, at a time
 CHUNK_BYTES = 4 * 1024 * 1024
+
+TakeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Makes messages of rows, with the columns of a segment. Raises `BadRow`."""
 
 _NULL = pa.scalar("null")
 # As JSON has it, without exponents: 1e5 in a CSV file is more often a name than a number.
@@ -46,9 +49,9 @@ def rows_taking(given: pa.Schema, stage: Stage, *, only_columns: bool = False) -
         raise Invalid(f"queue {stage.queue!r} cannot take these rows: {error}") from None
 
 
-def messages_taking(given: pa.Schema) -> Callable[[pa.Array, pa.RecordBatch], pa.RecordBatch]:
-    """How columns become the messages of an untyped queue: of keys, and of a batch with `value` and perhaps `headers`.
-    Whether texts are UTF-8, the log says. Raises `Invalid` naming the column whose type cannot be one.
+def messages_taking(given: pa.Schema, key: str | None = "key") -> TakeBatch:
+    """How columns become the messages of an untyped queue: `value`, and perhaps `key`, the column of the key, and
+    `headers`. Whether texts are UTF-8, the log says. Raises `Invalid` naming the column whose type cannot be one.
     """
     value = given.field("value").type
     if not is_text(value):
@@ -58,8 +61,8 @@ def messages_taking(given: pa.Schema) -> Callable[[pa.Array, pa.RecordBatch], pa
         form = _headers_form(given.field("headers").type)
     schema = segment_schema(headers=with_headers)
 
-    def take(keys: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [keys, as_form(batch.column("value"), pa.binary())]
+    def take(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [keys_in(batch, key), as_form(batch.column("value"), pa.binary())]
         if with_headers:
             columns.append(as_form(batch.column("headers"), form).cast(HEADERS, safe=False))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -86,30 +89,18 @@ def _headers_form(kind: pa.DataType) -> pa.DataType:
     return without_not_null(form)
 
 
-def table_batches(table: Any, stage: Stage | None, first_row: int) -> Iterator[pa.RecordBatch]:
-    """The messages of anything with `__arrow_c_stream__`, as batches with the columns of a segment. `stage` is that of
-    a queue that gets them: a typed one gets rows. `first_row` is the number of the first message, for errors. Raises
-    `Invalid` naming the column that is not taken, with its type, or the row and column of a value.
+def table_source(table: Any, stage: Stage | None) -> tuple[Iterator[pa.RecordBatch], TakeBatch]:
+    """What anything with `__arrow_c_stream__` has, a bounded part at a time, and what makes messages of it, with the
+    columns of a segment. `stage` is that of a queue that gets them: a typed one gets rows. Raises `Invalid` naming the
+    column that is not taken, with its type.
     """
     reader = _opened(table)
-    given = reader.schema
-    take: Callable[[pa.RecordBatch], pa.RecordBatch]
-    ignored: Collection[str]
     if stage is None or stage.columns is None:
-        take, ignored = _keys_and_values(given), IGNORED
-    else:
-        take, ignored = rows_taking(given, stage), (METADATA,)
-    row = first_row
-    for batch in _chunks(reader, ignored):
-        try:
-            made = take(batch)
-        except BadRow as bad:
-            raise bad.moved(row + bad.row) from None
-        yield made
-        row += batch.num_rows
+        return _chunks(reader, IGNORED), _keys_and_values(reader.schema)
+    return _chunks(reader, (METADATA,)), rows_taking(reader.schema, stage)
 
 
-def _keys_and_values(given: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def _keys_and_values(given: pa.Schema) -> TakeBatch:
     for field in given:
         if field.name not in ("key", "value", "headers", *IGNORED):
             raise Invalid(
@@ -119,16 +110,17 @@ def _keys_and_values(given: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBa
     if "value" not in given.names:
         raise Invalid(f"column 'value' is missing (found: {', '.join(given.names) or 'none'}): every message needs one")
     take = messages_taking(given)
-    if "key" not in given.names:
-        return lambda batch: take(pa.nulls(batch.num_rows, pa.string()), batch)
-    if not is_text(given.field("key").type):
+    if "key" in given.names and not is_text(given.field("key").type):
         raise Invalid(f"column 'key' has type {given.field('key').type}, it must be text or bytes: cast it")
-    return lambda batch: take(text_keys(batch.column("key")), batch)
+    return take
 
 
-def text_keys(column: pa.Array) -> pa.Array:
-    """Texts or bytes as keys; whether they are UTF-8, the log says."""
-    return as_form(column, pa.binary()).view(pa.string())
+def keys_in(batch: pa.RecordBatch, name: str | None) -> pa.Array:
+    """The column of the key as text; nulls where there is none. Whether texts are UTF-8, the log says."""
+    if name is None or name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.string())
+    column = batch.column(name)
+    return as_form(column, pa.binary()).view(pa.string()) if is_text(column.type) else texts(column, name)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -216,8 +208,6 @@ def values(column: pa.Array, name: str) -> pa.Array:
 def texts(column: pa.Array, name: str) -> pa.Array:
     """Each value as plain text, nulls kept: what a key is made of, and a JSON value that is no list or struct."""
     kind = column.type
-    if is_.is_dictionary(kind):
-        return texts(column.dictionary_decode(), name)
     if is_.is_float16(kind):
         return texts(column.cast(pa.float32()), name)
     if is_.is_floating(kind):

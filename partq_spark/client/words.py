@@ -120,6 +120,17 @@ def held_back_in_words(found: Sequence[HeldBack]) -> str:
     return "; ".join(made)
 
 
+# --- one message ------------------------------------------------------------------------------------------------------
+
+
+def shown(value: bytes | str | None, most: int = words.SHOWN_BYTES) -> str:
+    """A key, value or header on one line, cut after so many bytes."""
+    if value is None:
+        return "null"
+    data = value.encode() if isinstance(value, str) else value
+    return words.readable(data, most) if data else '""'
+
+
 # --- one group --------------------------------------------------------------------------------------------------------
 
 

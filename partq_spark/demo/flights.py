@@ -60,7 +60,6 @@ class Prepared:
 
     flights: int
     aircraft: int
-    files: int
 
 
 def ddl(*names: str) -> str:
@@ -94,7 +93,7 @@ def prepare(folder: Path, files: int = 6) -> Prepared:
         pq.write_table(table.slice(number * step, step), path)
         # Spark's file stream takes files by modification time.
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
-    return Prepared(flights=len(table), aircraft=len(pc.unique(table[KEY].drop_null())), files=files)
+    return Prepared(flights=len(table), aircraft=len(pc.unique(table[KEY].drop_null())))
 
 
 PACE_S: Final = 1.2
@@ -203,19 +202,13 @@ class Proof:
 def prove(ask: Ask, expected: int, partitions: int) -> Proof:
     """Compare what was delivered with the `expected` flights that there are."""
     counts = ask(PROOF)
-    (total,) = (row for row in counts if row["flow"] is None and row["partition"] is None)
+    (total,) = (dict(row) for row in counts if row["flow"] is None and row["partition"] is None)
+    del total["flow"], total["partition"]
     spread = {row["partition"]: row["delivered"] for row in counts if row["partition"] is not None}
     return Proof(
-        rows=total["rows"],
-        delivered=total["delivered"],
+        **total,
         again=total["rows"] - total["delivered"],
-        redelivered=total["redelivered"],
         missing=expected - total["delivered"],
-        twice=total["twice"],
-        aircraft=total["aircraft"],
-        aircraft_out_of_order=total["aircraft_out_of_order"],
-        offsets_out_of_order=total["offsets_out_of_order"],
-        handed_over=total["handed_over"],
         per_partition=[spread.get(number, 0) for number in range(partitions)],
         per_flow={row["flow"]: row["rows"] for row in counts if row["flow"] is not None},
     )

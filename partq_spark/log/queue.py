@@ -302,6 +302,9 @@ class QueueAddress(NamespaceAddress):
 
     queue: str
 
+    def __str__(self) -> str:
+        return f"queue {self.queue!r} (namespace {self.namespace!r}, store {self.store})"
+
 
 _open: dict[tuple[int, str, float], ObjectStore] = {}
 

@@ -2,7 +2,7 @@
 
 All of it stands in the metadata of `QueueConfig`. The command line makes its options of it, the page its form, the
 client its checks and its words, the documents their list: a new setting is a field here and an argument of
-`create_queue` (`client.queues`) and `Queue.alter` (`client.queue`), which name their arguments for editors. A version
+`create_queue` (`client.queue`) and `Queue.alter` (`client.altering`), which name their arguments for editors. A version
 that does not know it would write the head without it, so it takes a new format number (`codec`).
 """
 

@@ -108,20 +108,15 @@ class Actions:
 
 def altered(form: Mapping[str, str]) -> dict[str, Any]:
     """What `alter` is asked for; a field that is left empty stays as it is. Raises `Invalid`."""
-    given: dict[str, Any] = {}
-    partitions = number_of("partitions", form.get("partitions", ""))
-    if partitions is not None:
-        given["partitions"] = partitions
+    given: dict[str, Any] = {"partitions": number_of("partitions", form.get("partitions", ""))}
     for name, setting in client.QueueConfig.settings().items():
         if text := form.get(name, "").strip():
             given[name] = setting.parse(text)
-    if not given:
-        raise Invalid("nothing to alter: fill in at least one field")
     return given
 
 
 def goal(form: Mapping[str, str]) -> dict[str, Any]:
-    """Where a group is to go back to, and which partitions. Raises `Invalid`."""
+    """Where a group is to go back to, and which partitions; what is left empty the client refuses. Raises `Invalid`."""
     value = form.get("value", "").strip()
     partitions = [number_of("partitions", each) for each in form.get("partitions", "").replace(",", " ").split()]
     given: dict[str, Any] = {"partitions": tuple(each for each in partitions if each is not None)}
@@ -129,20 +124,13 @@ def goal(form: Mapping[str, str]) -> dict[str, Any]:
         case "earliest":
             return {**given, "to": "earliest"}
         case "offset":
-            return {**given, "to": _needed("offset", value)}
+            return {**given, "to": number_of("offset", value)}
         case "by":
-            return {**given, "by": _needed("messages", value)}
+            return {**given, "by": number_of("messages", value)}
         case "time":
             return {**given, "to_timestamp": value}
         case other:
             raise Invalid(f"to={other[:40]!r} is not allowed: choose earliest, offset, by or time")
-
-
-def _needed(name: str, text: str) -> int:
-    number = number_of(name, text)
-    if number is None:
-        raise Invalid(f"{name} is empty: give a whole number from 0")
-    return number
 
 
 # --- what a form or an address asks for -------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.page.access import Access
 from partq_spark.page.actions import Actions, form_of, number_of, offsets_of
 from partq_spark.page.looks import MOST_WAITING, Look, Looks, Opened, etag_of
-from partq_spark.page.queue_views import message_rows
 from partq_spark.page.render import html, statics
 from partq_spark.page.sections import Place, Watched
 
@@ -159,7 +158,7 @@ class Page:
             request,
             "messages.html",
             queue=name,
-            rows=message_rows(found.messages),
+            rows=found.messages,
             looked_at=found.looked_at,
             start=asked.get("from", ""),
             form=filled,

@@ -78,16 +78,12 @@ class Wait:
 class GroupPicture:
     """What the page shows of a group beside what the client saw. `css`: by partition, how its flow looks."""
 
-    facts: words.Facts
     lanes: tuple[Lane, ...]
     waits: tuple[Wait, ...]
     reasons: tuple[str, ...]
     css: Mapping[int, str]
-    most_lag: int
-    still: frozenset[int]
     lag: Line
     lag_s: Line
-    flow_notes: tuple[str, ...]
 
 
 def memory_of(before: GroupMemory, view: GroupView, now_s: float) -> GroupMemory:
@@ -112,17 +108,13 @@ def memory_of(before: GroupMemory, view: GroupView, now_s: float) -> GroupMemory
 def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
     """The page's picture of one look, `memory` being that after it."""
     return GroupPicture(
-        facts=words.group_in_words(view),
         lanes=_lanes(view, memory),
         waits=_waits(view, memory),
         # A handoff's own words stand beside its cell.
         reasons=words.reasons_in_words([each for each in view.partitions if each.handoff is None]),
         css={each.partition: _css(each.flow, memory) for each in view.partitions},
-        still=words.standing_still(view),
-        most_lag=max((each.lag for each in view.partitions), default=0),
         lag=line(memory.lag, now_s),
         lag_s=line(memory.lag_s, now_s),
-        flow_notes=words.flow_notes(view.flows),
     )
 
 
@@ -180,35 +172,28 @@ def cell(each: PartitionView, memory: GroupMemory) -> Cell:
 
 def _waits(view: GroupView, memory: GroupMemory) -> tuple[Wait, ...]:
     """What runs out: the holddown first, then the handoffs by partition."""
-    made = []
+
+    def wait(name: str, left_s: float | None, text: str, moving: PartitionView | None, to: str | None) -> Wait:
+        from_ = None if moving is None else moving.flow
+        return Wait(
+            cell=None if moving is None else cell(moving, memory),
+            from_=from_ or "no flow",
+            from_css=_css(from_, memory),
+            to=to or "no flow",
+            to_css=_css(to, memory),
+            text=text,
+            left=part(left_s or 0.0, memory.waits_s.get(name, 0.0)),
+        )
+
+    made = [
+        wait(str(each.partition), each.handoff.remaining_s, each.reason, each, each.handoff.to)
+        for each in view.partitions
+        if each.handoff is not None
+    ]
     if view.rebalance_deadline_s is not None:
         text = dict(words.group_in_words(view))["rebalancing"]
-        made.append(_wait(None, None, None, text, HOLDDOWN, view.rebalance_deadline_s, memory))
-    for each in view.partitions:
-        if each.handoff is not None:
-            name, left_s = str(each.partition), each.handoff.remaining_s
-            made.append(_wait(cell(each, memory), each.flow, each.handoff.to, each.reason, name, left_s, memory))
+        made.insert(0, wait(HOLDDOWN, view.rebalance_deadline_s, text, None, None))
     return tuple(made)
-
-
-def _wait(
-    moving: Cell | None,
-    from_: str | None,
-    to: str | None,
-    text: str,
-    name: str,
-    left_s: float | None,
-    memory: GroupMemory,
-) -> Wait:
-    return Wait(
-        cell=moving,
-        from_=from_ or "no flow",
-        from_css=_css(from_, memory),
-        to=to or "no flow",
-        to_css=_css(to, memory),
-        text=text,
-        left=part(left_s or 0.0, memory.waits_s.get(name, 0.0)),
-    )
 
 
 def _css(flow: str | None, memory: GroupMemory) -> str:

@@ -6,12 +6,12 @@ cannot steer anything, and is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from partq_spark.base.words import age, plural, readable, size, when
-from partq_spark.client import DamagedQueue, Message, QueueDescription, QueueSummary, words
+from partq_spark.base.words import age, plural, size
+from partq_spark.client import DamagedQueue, Message, QueueDescription, QueueSummary
 from partq_spark.client.messages import row_text
 from partq_spark.page.memory import History, rate
 
@@ -45,21 +45,16 @@ class GroupLink:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueRow:
-    """A queue in the list. `error`: it cannot be read. `health`: what is wrong, empty for nothing, None if it was not
+    """A queue in the list, `found` as the client has it. `health`: what is wrong, empty for nothing, None if it was not
     looked for yet. `lag`: messages that its groups have not acknowledged.
     """
 
-    queue: str
-    partitions: str = ""
-    messages: str = ""
-    stored: str = ""
+    found: QueueSummary | DamagedQueue
     rate: str = ""
     oldest: str = ""
-    quota: str = ""
     groups: tuple[GroupLink, ...] = ()
     health: str | None = None
     lag: int = 0
-    error: str = ""
 
 
 def queue_rows(
@@ -67,7 +62,7 @@ def queue_rows(
 ) -> tuple[QueueRow, ...]:
     """The list of queues."""
     return tuple(
-        QueueRow(queue=each.queue, error=each.error)
+        QueueRow(found=each)
         if isinstance(each, DamagedQueue)
         else _row(each, memory.get(each.queue, QueueMemory()), now_s)
         for each in found
@@ -77,13 +72,9 @@ def queue_rows(
 def _row(found: QueueSummary, memory: QueueMemory, now_s: float) -> QueueRow:
     described = memory.described
     return QueueRow(
-        queue=found.queue,
-        partitions=f"{found.partitions:,}",
-        messages=f"{found.messages:,}",
-        stored=size(found.bytes),
+        found=found,
         rate=rate_words(rate(memory.published)),
         oldest=_oldest(memory, now_s) if found.messages else "none",
-        quota=words.quota(found.quota_bytes, found.quota_used),
         groups=tuple(
             GroupLink(group=name, behind=_behind(name, described), health=memory.health.get(name))
             for name in found.groups
@@ -134,40 +125,12 @@ def published(found: QueueDescription | QueueSummary) -> int:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MessageRow:
-    """A message as text. `length` tells how long a value is that was cut; empty where it is whole."""
-
-    partition: int
-    offset: int
-    published: str
-    key: str
-    value: str
-    length: str
-    headers: tuple[tuple[str, str], ...]
+def value_of(message: Message) -> bytes | None:
+    """A message's value; a row as JSON."""
+    found: bytes | None = message.value
+    return row_text(message.value).encode() if isinstance(message.value, Mapping) else found
 
 
-def message_rows(found: Sequence[Message]) -> tuple[MessageRow, ...]:
-    """Messages as text: UTF-8 with what cannot be printed escaped, or hexadecimal digits; a row as JSON; cut."""
-    return tuple(_message_row(each) for each in found)
-
-
-def _message_row(message: Message) -> MessageRow:
-    value = row_text(message.value).encode() if isinstance(message.value, Mapping) else message.value
-    return MessageRow(
-        partition=message.partition,
-        offset=message.offset,
-        published=when(message.timestamp),
-        key=shown(message.key),
-        value=shown(value),
-        length=size(len(value)) if value and len(value) > SHOWN_BYTES else "",
-        headers=tuple((shown(header.key), shown(header.value)) for header in message.headers or ()),
-    )
-
-
-def shown(value: bytes | str | None) -> str:
-    """A key, value or header on one line."""
-    if value is None:
-        return "null"
-    data = value.encode() if isinstance(value, str) else value
-    return readable(data, SHOWN_BYTES) if data else '""'
+def length(value: bytes | None) -> str:
+    """How long a value is that is cut; empty where it is whole."""
+    return size(len(value)) if value and len(value) > SHOWN_BYTES else ""

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from partq_spark.base.words import age, printable, when
+from partq_spark.base.words import age, printable, size, when
 from partq_spark.client import words
-from partq_spark.page import memory
+from partq_spark.page import memory, queue_views
 
 
 class Static(NamedTuple):
@@ -51,8 +51,9 @@ def _templates() -> Environment:
     made.filters["printable"] = printable
     made.filters["count"] = lambda value: f"{value:,.0f}"
     made.filters["utc"] = lambda value: "" if value is None else f"{when(value)} UTC"
-    made.filters["age"] = age
+    made.filters |= {"age": age, "size": size, "when": when}
     made.globals["words"] = words
+    made.globals["views"] = queue_views
     made.globals["part"] = memory.part
     made.globals["static"] = lambda name: f"/static/{statics()[name].name}"
     made.globals["chart"] = {"width": memory.WIDTH, "height": memory.HEIGHT}

@@ -192,8 +192,8 @@ def test_the_log_and_the_progress_bar_on_a_terminal(tmp_path: Path) -> None:
         "def command():\n"
         "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
         "    print('-' * 9, file=sys.stderr)\n"
-        "    with message_commands.ProgressBar(f'publishing [red]{sys.argv[1][-15:]}') as bar:\n"
-        "        bar.update(1, 1, 2)\n"
+        "    with message_commands.progress(f'publishing [red]{sys.argv[1][-15:]}') as update:\n"
+        "        update(1, 1, 2)\n"
         "    yield from ()\n"
         "command([], standalone_mode=False)\n"
     )

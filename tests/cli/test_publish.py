@@ -195,13 +195,13 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[pa.RecordBatch]:
     """What a publish stages, piece by piece."""
     found: list[pa.RecordBatch] = []
     publication: Any = api.Publication
-    add_batch = publication.add_batch
+    alike = publication._alike
 
-    def watched(self: Any, batch: pa.RecordBatch) -> None:
+    def watched(self: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
         found.append(batch)
-        add_batch(self, batch)
+        return alike(self, batch)
 
-    monkeypatch.setattr(publication, "add_batch", watched)
+    monkeypatch.setattr(publication, "_alike", watched)
     return found
 
 

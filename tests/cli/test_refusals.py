@@ -48,7 +48,7 @@ WRONG = [
     (f"{ALTER} --retention 'a day'", "retention='a day' is not allowed: give seconds, as in 86400, or none"),
     (f"{CREATE} --quota-bytes 1.5", r"quota-bytes='1\.5' is not allowed: give a whole number of bytes, or none"),
     *((f"{ALTER} --partitions={each}{dry}", MANY) for each in COUNTS for dry in ("", " --dry-run")),
-    (ALTER, "nothing to alter: give --partitions"),
+    (ALTER, "nothing to alter: give partitions, columns"),
     ("queue delete orders", "this would delete queue 'orders'.*58 messages in 3 partitions.* Add --yes to do so.$"),
     # columns
     (f"{CREATE} --key a", "there is no schema: give the schema too"),
@@ -66,10 +66,10 @@ WRONG = [
     # topics
     ("queue subscribe orders fine a//b", "subscription 'a//b' is not allowed: level 2 is empty"),
     ("queue subscriptions --topic a/*", "has no wildcards"),
-    ("publish", "give the queue's NAME, or --topic"),
-    ("publish orders --topic bills/eu", "NAME and --topic"),
+    ("publish", r"give either the queue's NAME or a topic \(--topic\)"),
+    ("publish orders --topic bills/eu", r"give either the queue's NAME or a topic \(--topic\)"),
     ("publish --topic a/*", "has no wildcards"),
-    ("publish orders --fail-unattracted", "--fail-unattracted is for --topic"),
+    ("publish orders --fail-unattracted", "--fail-unattracted.* is for a topic"),
     # messages
     *((f"publish orders --publish-id={each!r}", "1 to 255 bytes") for each in ("", "x" * 256)),
     ("publish orders --file /", "is a directory"),

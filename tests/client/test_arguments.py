@@ -129,7 +129,8 @@ def _public() -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, found
         elif inspect.isclass(found) and not issubclass(found, Exception):
             values = dataclasses.is_dataclass(found) or issubclass(found, tuple)
-            for each, member in vars(found).items():
+            ours = [each for each in found.__mro__ if each.__module__.startswith("partq_spark")]
+            for each, member in [pair for kind in ours for pair in vars(kind).items()]:
                 own = each == "__init__" and name not in BY_PARTQ and not values
                 if inspect.isfunction(member) and (own or not each.startswith("_")):
                     yield f"{name}.{each}", member

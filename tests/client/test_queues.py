@@ -184,7 +184,7 @@ UNTYPED = "is untyped, its messages are key and value"
         ({"schema": "id BIGINT NOT NULL, title STRING, count INT, tags ARRAY<STRING>"}, "dropped or get another name"),
         ({"schema": f"{DDL}, coupon STRING"}, r"has no column 'coupon': add it with .* --add-column 'coupon STRING'"),
         ({"key": "name"}, "alter has no argument 'key': give some of partitions"),
-        ({}, "nothing to alter: give partitions, add_column, widen"),
+        ({}, "nothing to alter: give partitions, columns to add or to widen"),
         *(({option: "a INT"}, UNTYPED) for option in ("add_column", "widen", "schema")),
     ],
 )

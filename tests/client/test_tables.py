@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import partq
-from partq_spark.client.tables import CHUNK_BYTES, table_batches
+from partq_spark.client.tables import CHUNK_BYTES, table_source
 from partq_spark.log.destinations import stage_of
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
@@ -234,7 +234,8 @@ def test_a_long_text_in_many_rows_is_cast_in_bounded_memory(make: Make, ddl: str
     before = pa.total_allocated_bytes()
     log = QueueLog(open_store(queue.store), queue.namespace, queue.name)
     most = 0
-    for batch in islice(table_batches(table, stage_of(log.refresh()), 0), 10):
+    parts, take = table_source(table, stage_of(log.refresh()))
+    for batch in map(take, islice(parts, 10)):
         assert batch.num_rows == CHUNK_BYTES // len(LONG)
         most = max(most, pa.total_allocated_bytes() - before)
     assert most < 4 * CHUNK_BYTES

@@ -17,7 +17,7 @@ from coordinator.health import Status
 from coordinator.measuring import STORE_OPERATIONS, Handoffs, Outcome, Tally, measured
 from coordinator.metrics import Picture, samples
 from partq_spark.base.errors import Unavailable
-from partq_spark.client import describing, groups
+from partq_spark.client import Queue, describing
 from partq_spark.group import retention
 from partq_spark.group.model import Progress
 from partq_spark.log import admin
@@ -127,7 +127,9 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
     assert scraped.looks() == looks, "the message is the same"
 
 
-def test_where_no_flow_is_the_checkpoints_are_asked_now_and_then(scraped: Scraped) -> None:
+def test_where_no_flow_is_the_checkpoints_are_asked_now_and_then(
+    scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The group that nobody works for is the one whose lag matters most."""
     ends = scraped.publish(2)
     scraped.run(2)
@@ -147,8 +149,9 @@ def test_where_no_flow_is_the_checkpoints_are_asked_now_and_then(scraped: Scrape
     scraped.now_s += LISTED_S
     scraped.lags()
     assert scraped.looks()["list"] == before + 2, "nothing was published since"
-    goal = groups.goal_of("earliest", None, None)
-    groups.rewind(scraped.queue, KEY.group, goal, (), ownership="none", dry_run=False)
+    queue = Queue(KEY.queue, store="file:///nowhere")
+    monkeypatch.setattr(queue, "_opened", lambda: scraped.queue)
+    queue.rewind(KEY.group, to="earliest", ownership="none")
     scraped.run(2)
     assert [lag for lag, _ in scraped.lags()] == list(scraped.queue.refresh().next), "a rewind is seen at once"
 

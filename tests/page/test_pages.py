@@ -302,7 +302,7 @@ HOSTILE = ["%3Cscript%3Ealert(1)%3C%2Fscript%3E", "..%2f..%2fetc", "%1b[31m", "x
         (ALTER, {"partitions": "9" * 100_000}, "send less"),
         (ALTER, {"retention_s": "soon"}, "is not allowed: give seconds"),
         (REWIND, {"to": "elsewhere"}, "is not allowed: choose earliest, offset, by or time"),
-        (REWIND, {"to": "offset"}, "offset is empty"),
+        (REWIND, {"to": "offset"}, "give exactly one of"),
         (REWIND, {"to": "time", "value": "<b>noon</b>"}, "&lt;b&gt;noon&lt;/b&gt;"),
         (REWIND, {"to": "earliest", "partitions": "1, x"}, NUMBER + " from 0"),
     ],

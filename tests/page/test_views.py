@@ -14,7 +14,8 @@ from partq_spark.client import words
 from partq_spark.page import memory
 from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, picture, timeline_note
 from partq_spark.page.memory import COLOURS, MOST_MARKS, PATTERNS, SHOWN_DECISIONS, Timeline, marks
-from partq_spark.page.queue_views import message_rows
+from partq_spark.page.queue_views import SHOWN_BYTES, length, value_of
+from partq_spark.page.render import html
 from partq_spark.page.sections import fitting
 from tools.crowd import crowd
 
@@ -142,13 +143,18 @@ def test_messages_become_text_that_steers_nothing_and_is_cut() -> None:
         b"x" * 10_000_000: ("x" * 40, "10.0 MB"),
         b"": ('""', ""),
     }
-    rows = message_rows([Message("\u202ekey", value, "orders", 0, 7, NOW, headers=headers) for value in values])
-    assert [(row.value[:40], row.length) for row in rows] == list(values.values())
-    assert (len(rows[2].value), rows[0].key, rows[0].headers) == (2001, r"\u202ekey", ((r"\x1b]0;x\x07", "null"),))
+    assert [(words.shown(value, SHOWN_BYTES)[:40], length(value)) for value in values] == list(values.values())
+    assert len(words.shown(b"x" * 10_000_000, SHOWN_BYTES)) == 2001
     typed = Message(None, {"id": 7, "total": Decimal("1.50"), "name": "\x1b[31m" * 1000}, "orders", 0, 7, NOW)
-    (row,) = message_rows([typed])
-    assert row.value.startswith(r'{"id": 7, "total": "1.50", "name": "\u001b[31m\u001b[31m')
-    assert (len(row.value), row.length, row.key) == (2001, "10.0 kB", "null")
+    as_json = value_of(typed)
+    assert words.shown(as_json, SHOWN_BYTES).startswith(r'{"id": 7, "total": "1.50", "name": "\u001b[31m\u001b[31m')
+    assert (len(words.shown(as_json, SHOWN_BYTES)), length(as_json)) == (2001, "10.0 kB")
+    row = Message("\u202ekey", b"<b>", "orders", 0, 7, NOW, headers=headers)
+    form = dict.fromkeys(("key", "partition", "until", "limit"), "")
+    beside = {"news": "", "place": None, "form": form, "start": "", "next": "", "looked_at": 2}
+    page = html("messages.html", queue="orders", rows=[row, typed], **beside)
+    for text in (r"\u202ekey", r"\x1b]0;x\x07=null", "&lt;b&gt;", "null", "(10.0 kB, cut)"):
+        assert text in page
 
 
 REDIS, REDISS = "redis://host:6379/0", "rediss://host:6379/0"
