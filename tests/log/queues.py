@@ -23,12 +23,13 @@ from partq_spark.log.destinations import Stage, StagedSegment, stage_of
 from partq_spark.log.housekeeping import Collected, collect, trim
 from partq_spark.log.model import Head, Slice, StageFloor
 from partq_spark.log.names import LOG_SIZES
-from partq_spark.log.publish import PublishIdentity, PublishResult, publish
+from partq_spark.log.publish import PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staging import RUN_BYTES, Stager
+from partq_spark.log.writers import PublishIdentity
 from partq_spark.objects.api import Document, ObjectStore
 from tests.support.memory_store import MemoryStore
 from tests.support.way import Hook, Hooked
