@@ -45,9 +45,9 @@ _NO_FILE = (errno.ESPIPE, errno.ENXIO, errno.ENODEV)  # a pipe, a socket, a devi
 
 
 @contextmanager
-def reading(path: str, folder: int | None = None) -> Iterator[int]:
-    """An open file, for as long as it is read."""
-    fd = os.open(path, READING, dir_fd=folder)
+def opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
+    """A file or folder, open in the block."""
+    fd = os.open(path, flags, dir_fd=folder)
     try:
         yield fd
     finally:
@@ -217,15 +217,8 @@ class Folders:
         """
         if path not in self.unsynced:
             return
-        try:
-            folder = os.open(path, _FOLDER)
-        except (FileNotFoundError, NotADirectoryError):
-            self.unsynced.discard(path)
-            return
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError), opened(path, _FOLDER) as folder:
             os.fsync(folder)
-        finally:
-            os.close(folder)
         self.unsynced.discard(path)
 
 
@@ -250,15 +243,11 @@ def make_durable_folder(root: str, folder: str, root_mode: int = 0o777) -> None:
         # A parent above the store may be one that this process cannot read; a store that was there is not its
         # business.
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with opened(path, _FOLDER) as fd:
+                os.fsync(fd)
         except PermissionError:
             if len(path) >= len(root):
                 raise
-        else:
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
         if path == "/":
             break
         path = os.path.dirname(path)
