@@ -276,8 +276,24 @@ class LocalStore:
 
         `older_than_s` must be longer than any writer pauses between two writes: a file that is swept from under its
         writer makes that writer fail (nothing is published), and it must try again.
+
+        Only folders that names may lead through are entered: a `lost+found` or a snapshot is somebody else's. One that
+        this user may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
         """
-        return _sweep(self._root, older_than_s)
+
+        def unreadable(error: OSError) -> None:
+            if isinstance(error, PermissionError) and error.filename != self._root:
+                said = "%s was not swept (%s): let user id %d in, or remove it"
+                _log.warning(said, error.filename, error.strerror, os.geteuid())
+            elif not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise explain(error, "sweeping", error.filename) from error
+
+        removed = 0
+        for path, folders, files in os.walk(self._root, onerror=unreadable):
+            folders[:] = filter(is_part, folders)
+            left = (f"{path}/{name}" for name in files if name.startswith(TEMPORARY_PREFIX))
+            removed += sum(_sweep_one(name, older_than_s) for name in left)
+        return removed
 
     # ---- folders
 
@@ -310,28 +326,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False  # a link to itself
-
-
-def _sweep(root: str, older_than_s: float) -> int:
-    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many.
-
-    Only folders that names may lead through are entered: a `lost+found` or a snapshot is somebody else's. One that this
-    user may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
-    """
-
-    def unreadable(error: OSError) -> None:
-        if isinstance(error, PermissionError) and error.filename != root:
-            said = "%s was not swept (%s): let user id %d in, or remove it"
-            _log.warning(said, error.filename, error.strerror, os.geteuid())
-        elif not isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise explain(error, "sweeping", error.filename) from error
-
-    removed = 0
-    for path, folders, files in os.walk(root, onerror=unreadable):
-        folders[:] = filter(is_part, folders)
-        left = (f"{path}/{name}" for name in files if name.startswith(TEMPORARY_PREFIX))
-        removed += sum(_sweep_one(name, older_than_s) for name in left)
-    return removed
 
 
 def _sweep_one(path: str, older_than_s: float) -> int:

@@ -54,14 +54,6 @@ def opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
         os.close(fd)
 
 
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write every byte, however many calls the system makes of it."""
-    view = memoryview(data).cast("B")
-    done = 0
-    while done < len(view):
-        done += os.write(fd, view[done:])
-
-
 def read_all(fd: int, size_bytes: int, offset: int = 0) -> bytes:
     """`size_bytes` from `offset`, fewer only where the file ends."""
     pieces: list[bytes] = []
@@ -95,10 +87,12 @@ class TemporaryFile:
         self._failure: OSError | None = None  # after which it is not whole, whoever goes on
 
     def write(self, data: bytes | memoryview, /) -> int:
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
+        done = 0
         with explained("writing", self._path):
             try:
-                write_all(self._fd, view)
+                while done < len(view):  # however many calls the system makes of it
+                    done += os.write(self._fd, view[done:])
             except OSError as error:
                 self._failure = error
             self._raise_failure()

@@ -214,10 +214,10 @@ def filled(world: World, publishes: int = 60, partitions: int = 2, **config: Any
     return queue
 
 
-def all_steps(queue: QueueLog, **limits: Any) -> list[Compacted]:
+def all_steps(queue: QueueLog) -> list[Compacted]:
     """Until nothing is worth it."""
     steps = []
-    while (done := compact(queue, min_age_s=0.0, **limits)) is not None:
+    while (done := compact(queue, min_age_s=0.0)) is not None:
         steps.append(done)
         assert len(steps) < 200
     return steps
