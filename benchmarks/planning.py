@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
 
 from benchmarks.parts import NAMESPACE, PARTITIONS, Settings
 from benchmarks.processes import in_new_process
@@ -24,7 +24,7 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.destinations import stage_of
 from partq_spark.log.publish import publish
 from partq_spark.objects import open_store
-from partq_spark.query.settings import default_source_columns
+from partq_spark.query.columns import default_columns
 from partq_spark.spark.source import PartqDataSource
 from tools.messages import make_messages
 from tools.report import Measure, figure
@@ -33,7 +33,6 @@ PUBLISHES: Final = 10_000
 WIDE: Final = 64
 _ROWS: Final = 640
 _CHILD_LIMIT_S: Final = 120
-_SPARKS_NAME: Final = {"int": "integer", "bigint": "long"}
 
 
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
@@ -62,9 +61,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
 def _plan_s(url: str, queue: str) -> float:
     """Seconds from the first call of a new reader, which knows nothing, to the plan of its first micro-batch."""
     options = {"store": url, "namespace": NAMESPACE, "queue": queue, "startingOffsets": "earliest"}
-    columns = StructType()
-    for column in default_source_columns(False):
-        columns.add(column.name, _SPARKS_NAME.get(column.type, column.type))
+    columns = from_arrow_schema(default_columns(None, False).schema)
     reader = PartqDataSource(CaseInsensitiveDict(options)).streamReader(columns)
     serializer: Any = CPickleSerializer()
     begun_s = time.perf_counter()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from partq_spark.log.destinations import Stage, StagedSegment, stage_of
-from partq_spark.log.publish import PublishIdentity, PublishResult, publish
+from partq_spark.log.publish import PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.staging import Stager
+from partq_spark.log.writers import PublishIdentity
 
 
 def staged(

@@ -22,13 +22,13 @@ from benchmarks.kafka import note as kafka_note
 from benchmarks.parts import PARTITIONS, Settings
 from benchmarks.spark import Run, Side, checked, measures, parquet_stream, take_turns
 from partq_spark.log.admin import delete_queue
-from partq_spark.query.settings import ddl, default_source_columns
+from partq_spark.query.settings import default_ddl
 from partq_spark.spark.local import make_home
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
 from tools.report import FLOOR, Goal, Measure
 
-ALL: Final = ddl(default_source_columns(False))
+ALL: Final = default_ddl(False)
 TEXTS: Final = "key string, value string"
 BARE_SOURCE: Final = f"{FLOOR} source, batches ready made"
 BARE_SINK: Final = f"{FLOOR} sink, keeps nothing"

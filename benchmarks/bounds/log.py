@@ -21,9 +21,10 @@ from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.destinations import stage_of
-from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.writers import PublishIdentity
 from partq_spark.objects import open_store
 from partq_spark.query.columns import batches, default_columns
 from tools.messages import make_messages

@@ -23,10 +23,10 @@ from partq_spark.group.status import GroupReading, GroupView, PartitionView, vie
 from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, Layout, at
 from partq_spark.log.names import checked_name
-from partq_spark.log.publish import TRANSACTION
 from partq_spark.log.queue import QueueLog, oldest_us, published_us
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.settings import QueueConfig
+from partq_spark.log.writers import TRANSACTION
 
 T = TypeVar("T")
 

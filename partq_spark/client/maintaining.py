@@ -22,8 +22,8 @@ from partq_spark.log import admin, housekeeping, writers
 from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import checked_topic, matches
 from partq_spark.log.model import Head, WriterRecord
-from partq_spark.log.publish import PUBLISH_ID, TRANSACTION
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.writers import PUBLISH_ID, TRANSACTION
 
 MOST_STEPS: Final = 1000
 """Of one call of `compact`: some 60 million slices."""

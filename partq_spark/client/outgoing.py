@@ -23,16 +23,17 @@ from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker, batch_of
 from partq_spark.log import destinations, fanout
 from partq_spark.log.admin import shared_namespace
-from partq_spark.log.destinations import FanPlan, StagedSegment
+from partq_spark.log.destinations import FanPlan, Outdated, StagedSegment
 from partq_spark.log.fanout import MOST_CHANGES
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, publish
+from partq_spark.log.publish import PublishResult, publish
 from partq_spark.log.queue import NamespaceAddress, QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import HEADERS_NAME, segment_schema
+from partq_spark.log.writers import PublishIdentity
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
@@ -300,7 +301,7 @@ def publish_together(
             return fan.finish()[0]
 
     if any(each.topic is not None for each in messages):
-        plan = destinations.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
+        plan = destinations.plan_topics(shared_namespace(where).queues(), queue)
         tasks = [staged(plan, pa.array([each.topic for each in messages], pa.string()))]
         others: dict[str, QueueLog] = {queue.name: queue}
         fanout.publish_all(lambda name: others.setdefault(name, queue.another(name)), tasks, identity, seed=f"{seed}/0")

@@ -26,13 +26,14 @@ from partq_spark.log.admin import Namespace
 from partq_spark.log.destinations import FanPlan, Stage, checked_topic
 from partq_spark.log.fanout import Fan, QueueOutcome, publish_all
 from partq_spark.log.names import checked_name
-from partq_spark.log.publish import PublishIdentity, PublishResult
+from partq_spark.log.publish import PublishResult
 from partq_spark.log.queue import NamespaceAddress, QueueLog, open_queue, shared_store
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.forms import keys_of
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import HEADERS, HEADERS_NAME
 from partq_spark.log.settings import QueueConfig
+from partq_spark.log.writers import PublishIdentity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +109,7 @@ class Publication:
         if topic is not None:
             namespace = Namespace(self._store, where.namespace, retry_timeout_s=where.retry_timeout_s)
             self._queues = {each.name: each for each in namespace.queues()}
-            self._plan = destinations.plan_topic(where.namespace, self._queues.values(), checked_topic(topic))
+            self._plan = destinations.plan_topic(self._queues.values(), checked_topic(topic))
             if fail_unattracted and not self._plan.destinations:
                 raise Invalid(
                     f"no queue of namespace {where.namespace!r} attracts {topic}: nothing was published; let one with "

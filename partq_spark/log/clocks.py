@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from partq_spark.log.model import Chunk, ChunkRef, Entry, Slice, at, below, placed
@@ -50,12 +51,8 @@ def published_by(times: Sequence[int], after_us: int | None = None) -> list[int]
     """For each of `times`, in publish order, when it was published at the latest: no later than what follows it, and
     than `after_us`, which follows all.
     """
-    found: list[int] = []
-    least = after_us
-    for time_us in reversed(times):
-        least = time_us if least is None else min(least, time_us)
-        found.append(least)
-    return found[::-1]
+    found = accumulate(reversed(times), min, initial=after_us)  # which begins it, unless it is None
+    return [*found][::-1][: len(times)]
 
 
 # --- seeking ----------------------------------------------------------------------------------------------------------

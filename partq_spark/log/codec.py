@@ -7,9 +7,10 @@ page).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import xxhash
@@ -32,26 +33,13 @@ WRITERS_IN_A_LINE = 32
 """On average, in a page of writer records: a line is some kilobytes, and what fills it up about half of that."""
 
 _RESTORE: Final = "restore the object from a backup"
-T = TypeVar("T")
-
-
-def _document(
-    kind: str,
-    content: type[T],
-    check: Callable[[T], None] | None = None,
-    repair: str = _RESTORE,
-    is_newer: Callable[[T], bool] | None = None,
-) -> JsonDocument[T]:
-    return JsonDocument(
-        kind,
-        content,
-        format_number=FORMAT,
-        repair=repair,
-        upgrade="install the partq that wrote it",
-        other_format=Invalid,
-        check=check,
-        is_newer=is_newer,
-    )
+_document: Final = partial(
+    JsonDocument[Any],
+    format_number=FORMAT,
+    repair=_RESTORE,
+    upgrade="install the partq that wrote it",
+    other_format=Invalid,
+)
 
 
 # --- what no field alone can say --------------------------------------------------------------------------------------
@@ -85,7 +73,9 @@ def _check_head(head: Head) -> None:
 
 # --- the head ---------------------------------------------------------------------------------------------------------
 
-HEAD: Final = _document("head", Head, check=_check_head, is_newer=lambda head: head.columns is not None)
+HEAD: Final[JsonDocument[Head]] = _document(
+    "head", Head, check=_check_head, is_newer=lambda head: head.columns is not None
+)
 
 
 def groups_bytes(groups: Mapping[str, Group]) -> int:
@@ -101,7 +91,7 @@ def entry_bytes(entry: Entry) -> int:
 # --- chunks: immutable, checked against the reference's checksum ------------------------------------------------------
 
 
-_CHUNK: Final = _document("log", Chunk, check=lambda chunk: _check_entries(chunk.entries))
+_CHUNK: Final[JsonDocument[Chunk]] = _document("log", Chunk, check=lambda chunk: _check_entries(chunk.entries))
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
@@ -124,7 +114,7 @@ class _Line(Struct, frozen=True):
     writers: dict[str, WriterRecord]
 
 
-_LINE: Final = _document("line", _Line)
+_LINE: Final[JsonDocument[_Line]] = _document("line", _Line)
 
 
 def page_lines(writers: int) -> int:
@@ -190,4 +180,4 @@ class Marks(Struct, frozen=True, kw_only=True):
         return sum(len(marked.names) for marked in self.rounds)
 
 
-MARKS: Final = _document("marks", Marks, repair="delete it, the next rounds make it anew")
+MARKS: Final[JsonDocument[Marks]] = _document("marks", Marks, repair="delete it, the next rounds make it anew")

@@ -26,7 +26,7 @@ from partq_spark.log import clocks, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, placed
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
+from partq_spark.log.runs import ChunkRun, RunLimits, choose, fits
 from partq_spark.log.schema.conform import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.segment import TIMES_NAME, SegmentWriter, segment_schema
@@ -54,9 +54,7 @@ class Compacted:
     segments: int
 
 
-def compact(
-    queue: QueueLog, *, min_age_s: float = MIN_AGE_S, most_slices: int = MOST_SLICES, most_bytes: int = MOST_BYTES
-) -> Compacted | None:
+def compact(queue: QueueLog, *, min_age_s: float = MIN_AGE_S) -> Compacted | None:
     """One bounded step; None if nothing is worth it, or others changed what was chosen (then the next call looks).
 
     Takes what was published at least `min_age_s` ago. With a retention a run spans at most a quarter of it (an hour is
@@ -67,8 +65,6 @@ def compact(
     retention_s = head.config.retention_s
     limits = RunLimits(
         until_us=queue.now_us() - int(min_age_s * 1_000_000),
-        slices=most_slices,
-        bytes=most_bytes,
         longest_us=None if retention_s is None else int(max(retention_s / 4, 3600.0) * 1_000_000),
         sizes=queue.sizes,
     )

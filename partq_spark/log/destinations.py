@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log.model import Head, Slice
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns, same_columns, shown_names
@@ -197,6 +197,36 @@ class StagedSegment:
         return sum(piece.rows for piece in self.slices)
 
 
+class Outdated(Conflict):
+    """What was staged can no longer be published: stage it again from the messages. Nothing of it was published."""
+
+
+def check_floor(stage: Stage, head: Head) -> None:
+    """Guard: blobs staged below the floor may be gone already."""
+    if stage.sequence < head.floor.sequence:
+        raise Outdated(
+            f"messages for queue {head.queue!r} were staged at sequence {stage.sequence}, collection has passed "
+            f"{head.floor.sequence}: publish them again"
+        )
+
+
+def check_version(stage: Stage, head: Head) -> None:
+    """Guard: what was staged for a version of the columns that the head does not have could not be read. An earlier
+    version than the present one is welcome (TYP-05).
+    """
+    if stage.columns is not None and (head.columns is None or head.columns.version < stage.columns.version):
+        known = head.columns.version if head.columns is not None else 0
+        raise Outdated(
+            f"messages for queue {head.queue!r} were staged for version {stage.columns.version} of its columns, its "
+            f"head knows {known} (was the store restored from an older copy?): publish them again"
+        )
+
+
+def have_same_columns(segments: Sequence[StagedSegment]) -> bool:
+    """Whether all were staged for one version of the columns."""
+    return all(segment.stage.columns == segments[0].stage.columns for segment in segments)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FanPlan:
     """Where the messages of one batch go; free of secrets, the same for all of its tasks.
@@ -206,7 +236,6 @@ class FanPlan:
     is one.
     """
 
-    namespace: str
     destinations: tuple[Stage, ...]  # in order of their names
     subscriptions: tuple[tuple[str, ...], ...] | None = None
     topic: str | None = None
@@ -221,33 +250,37 @@ class FanPlan:
         go to the same queues, one of these does not take them; else none does. `given`: the columns of messages that
         are rows; None: they are keys and values.
         """
-        if self.by_topic:
-            _check_any(self.destinations, given)
-            return
+        problems: list[Invalid] = []
         for destination in self.destinations:
-            check_alike(self.destinations[0], destination)
-            taking(destination, given)
+            try:
+                if not self.by_topic:
+                    check_alike(self.destinations[0], destination)
+                taking(destination, given)
+            except Invalid as problem:
+                problems.append(problem)
+        if problems and (not self.by_topic or len(problems) == len(self.destinations)):
+            raise problems[0]
 
 
 def plan_queue(queue: QueueLog) -> FanPlan:
     """All messages go to one queue; reads its head. Raises `Invalid` if there is no such queue."""
-    return FanPlan(namespace=queue.namespace, destinations=(stage_of(queue.refresh()),))
+    return FanPlan(destinations=(stage_of(queue.refresh()),))
 
 
-def plan_topic(namespace: str, queues: Iterable[QueueLog], topic: str, named: QueueLog | None = None) -> FanPlan:
+def plan_topic(queues: Iterable[QueueLog], topic: str, named: QueueLog | None = None) -> FanPlan:
     """All messages have one topic. `queues` are those of the namespace, their heads read.
 
     Raises `Invalid` if the named queue does not exist; it gets the messages only if it attracts them too.
     """
     every, subscriptions = _destinations(queues, named)
     attracted = tuple(every[owner] for owner in Attraction(subscriptions).owners(topic))
-    return FanPlan(namespace=namespace, destinations=attracted, topic=topic)
+    return FanPlan(destinations=attracted, topic=topic)
 
 
-def plan_topics(namespace: str, queues: Iterable[QueueLog], named: QueueLog | None = None) -> FanPlan:
+def plan_topics(queues: Iterable[QueueLog], named: QueueLog | None = None) -> FanPlan:
     """Each message has its own topic, or none: those go to the named queue. Raises `Invalid` if that does not exist."""
     every, subscriptions = _destinations(queues, named)
-    return FanPlan(namespace=namespace, destinations=every, subscriptions=subscriptions)
+    return FanPlan(destinations=every, subscriptions=subscriptions)
 
 
 def _destinations(
@@ -278,20 +311,6 @@ def _of(stage: Stage) -> str:
         return "untyped: key and value"
     ddl = stage.columns.ddl
     return ddl if len(ddl) <= SHOWN_DDL else f"{ddl[:SHOWN_DDL]}…"
-
-
-def _check_any(destinations: Sequence[Stage], given: pa.Schema | None) -> None:
-    """Raises `Invalid` if no destination takes the messages."""
-    problem: Invalid | None = None
-    for destination in destinations:
-        try:
-            taking(destination, given)
-        except Invalid as error:
-            problem = problem or error
-        else:
-            return
-    if problem is not None:
-        raise problem
 
 
 def taking(stage: Stage, given: pa.Schema | None) -> Conversion | None:

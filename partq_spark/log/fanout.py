@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,24 +24,18 @@ from partq_spark.log.destinations import (
     Stage,
     StagedSegment,
     check_alike,
+    check_floor,
     checked_topic,
     stage_of,
     taking,
 )
-from partq_spark.log.publish import (
-    NumberUsed,
-    PublishIdentity,
-    PublishResult,
-    Repartitioned,
-    check_floor,
-    check_quota,
-    publish,
-)
+from partq_spark.log.publish import PublishResult, Repartitioned, check_quota, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import judged, repeated, restaged
+from partq_spark.log.repetition import published_before
 from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.segment import HEADERS, HEADERS_NAME
-from partq_spark.log.staging import RUN_BYTES, Stager, check_keys, check_values
+from partq_spark.log.staging import RUN_BYTES, Stager, check_keys, check_values, restaged
+from partq_spark.log.writers import PublishIdentity
 from partq_spark.objects.api import ObjectStore
 
 if TYPE_CHECKING:
@@ -67,7 +60,7 @@ class Unattracted(NamedTuple):
     topics: tuple[str, ...] = ()
 
 
-class Fan:
+class Fan(ExitStack[None]):
     """Takes one task's messages and stages them for every queue that gets them, one segment each, in the memory that a
     single queue would take, more only with many queues. Use as a context manager; leaving it by an exception leaves no
     object.
@@ -88,6 +81,7 @@ class Fan:
         run_bytes: int = RUN_BYTES,
         least_run_bytes: int = LEAST_RUN_BYTES,
     ) -> None:
+        super().__init__()
         self._store = store
         self._plan = plan
         self._seed = seed
@@ -98,18 +92,9 @@ class Fan:
         self._attraction = Attraction(plan.subscriptions or ())
         self._rest = next((number for number, each in enumerate(plan.destinations) if each.named), None)
         self._owners: dict[str, tuple[int, ...]] = {}
-        self._exit = ExitStack()
         self._stagers: dict[int, tuple[Conversion | None, Stager]] = {}
         self._rows = 0
         self._unattracted = Unattracted()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit.__exit__(kind, error, trace)
 
     def add(self, batch: pa.RecordBatch, topics: pa.Array | None = None) -> None:
         """Take messages in publish order, as `Stager.add` does; `topics` (text, may be null) if the plan goes by them.
@@ -144,7 +129,7 @@ class Fan:
         """Make all segments durable. Raises `Unavailable` if the store does not take one."""
         finished = (stager.finish() for _, (_, stager) in sorted(self._stagers.items()))
         made = [segment for segment in finished if segment is not None]
-        self._exit.close()
+        self.close()
         return made, self._unattracted
 
     def _spread(self, batch: pa.RecordBatch, topics: pa.Array) -> None:
@@ -231,7 +216,7 @@ class Fan:
             compression=self._compression,
             run_bytes=self._run_bytes,
         )
-        return how, self._exit.enter_context(stager)
+        return how, self.enter_context(stager)
 
 
 def _chosen(entries: Sequence[int], count: int) -> pa.Array:
@@ -310,7 +295,7 @@ def _check(queue: QueueLog, staged: Sequence[StagedSegment], identity: PublishId
     if not stage.named and _gone(queue, stage):
         return
     head = queue.require(stage.queue_id)
-    if identity is not None and repeated(queue, staged, identity) is not None:
+    if identity is not None and queue.settled(lambda _: published_before(queue, identity, staged)) is not None:
         return  # a repetition adds nothing here
     for each in staged:
         check_floor(each.stage, head)
@@ -365,9 +350,8 @@ def publish_tasks(
     partition count has changed since, or not all have the same columns, messages are staged again for the present ones.
 
     `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
-    are placed again (DIS-03). A number that its writer has used is judged by its rows. Raises as `publish` does,
-    `Repartitioned` only after 16 changes in a row, `Corrupt` if a staged segment is damaged, and `Invalid` also if the
-    queue was deleted and created again between the tasks.
+    are placed again (DIS-03). Raises as `publish` does, `Repartitioned` only after 16 changes in a row, `Corrupt` if a
+    staged segment is damaged, and `Invalid` also if the queue was deleted and created again between the tasks.
     """
     tasks = list(staged)
     queue_id = tasks[0].stage.queue_id
@@ -379,8 +363,6 @@ def publish_tasks(
     while True:
         try:
             return publish(queue, tasks, identity)
-        except NumberUsed as used:
-            return judged(queue, used, tasks)
         except Repartitioned:
             changes += 1
             if changes > MOST_CHANGES:

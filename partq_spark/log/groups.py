@@ -84,35 +84,24 @@ def joined(queue: QueueLog, head: Head, name: str, ownership: str) -> Head:
     return _with(head, name, structs.replace(found, ownership=group_kind(ownership)))
 
 
-def join(queue: QueueLog, name: str, since_sequence: int, ownership: str) -> Head:
-    """Write down how the group is shared, if nobody did. Raises `Invalid` as `require_ownership`, `Conflict` if the
-    group that was made with this sequence number is gone.
-    """
-
-    def decide(head: Head) -> Head:
-        found = head.groups.get(name)
-        if found is None or found.since_sequence != since_sequence:
-            raise Conflict(f"group {name!r} of {queue} was removed meanwhile: start again")
-        return joined(queue, head, name, ownership)
-
-    return queue.change(decide)
-
-
 def change_ownership(queue: QueueLog, name: str, group: Group, ownership: str) -> Head:
-    """Change how `group` is shared, as it was looked at before. Repeating it is harmless. Flows that live in spite of
-    that see it when they look at the head, before they deliver.
+    """Change how `group` is shared, as it was looked at before; a flow writes it down where nobody did. Repeating it is
+    harmless. Flows that live in spite of that see it when they look at the head, before they deliver.
 
-    Raises `Conflict` if the head has another group by this name by now, or one that is shared otherwise.
+    Raises `Conflict` if the head has another group by this name by now, or one that was changed otherwise, `Invalid`
+    as `require_ownership` if another flow was faster.
     """
     kind = group_kind(ownership)
 
     def decide(head: Head) -> Head:
         found = head.groups.get(name)
         if found is None or found.since_sequence != group.since_sequence:
-            raise Conflict(f"group {name!r} of {queue} was removed meanwhile: look at it, then alter it again")
+            raise Conflict(f"group {name!r} of {queue} was removed meanwhile: look at it, then try again")
         if found.ownership == kind:
             return head  # by an earlier try whose answer was lost, or by somebody else
-        if found.ownership != group.ownership:
+        if group.ownership is None:
+            require_ownership(head, name, ownership, store=queue.store.url)
+        elif found.ownership != group.ownership:
             raise Conflict(
                 f"group {name!r} of {queue} got ownership={found.ownership} meanwhile: look at it, then alter it again"
             )
@@ -160,8 +149,6 @@ def create_group(
     """
     known = len(queue.head.next)
     name = names.checked_name("group", group)
-    if name.startswith("_"):
-        raise Invalid(f"group name {group!r} is not allowed: it begins with '_'")
 
     def decide(head: Head) -> Head:
         if name in head.groups:

@@ -114,6 +114,11 @@ class LogSizes:
     slice_gain: int = 4
     """A message is written anew only where its slice becomes at least so many times as large."""
 
+    step_slices: int = 65_536
+    step_bytes: int = 256 * 1024 * 1024
+    """That one step of compaction writes anew, so that it takes seconds, and less memory than its index and two
+    slices."""
+
     segment_bytes: int = 1024 * 1024
     """A compacted segment ends with its partition once it has so many; smaller partitions share one, or objects would
     multiply."""

@@ -15,50 +15,18 @@ from dataclasses import dataclass, field, replace
 from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import clocks, tree, writers
-from partq_spark.log.destinations import Stage, StagedSegment
+from partq_spark.log.destinations import (
+    Outdated,
+    Stage,
+    StagedSegment,
+    check_floor,
+    check_version,
+    have_same_columns,
+)
 from partq_spark.log.model import Entry, Head, Resolution, Slice, WriterRecord
 from partq_spark.log.queue import QueueLog
-
-TRANSACTION = "txnAppId:"
-PUBLISH_ID = "publish-id:"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishIdentity:
-    """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09, DIS-10).
-
-    `owner` is the Spark query behind a writer name that a user chose; another query under the same name is refused.
-    What users name is a writer by its kind and name: a `--publish-id` repeats no batch of a `txnAppId` of that name.
-    """
-
-    writer: str
-    batch: int
-    owner: str | None = None
-
-    @classmethod
-    def of_query(cls, query: str, batch: int) -> PublishIdentity:
-        """A micro-batch of a Spark query, whose id is unique by itself."""
-        return cls(writer=query, batch=batch, owner=query)
-
-    @classmethod
-    def of_transaction(cls, app: str, version: int, owner: str | None) -> PublishIdentity:
-        """A batch write with `txnAppId` and `txnVersion`, inside of the query `owner` if there is one."""
-        return cls(writer=TRANSACTION + app, batch=version, owner=owner)
-
-    @classmethod
-    def of_publish_id(cls, publish_id: str) -> PublishIdentity:
-        """What is published once under this id."""
-        return cls(writer=PUBLISH_ID + publish_id, batch=0)
-
-    @property
-    def name(self) -> str:
-        """The writer's name, as people know it."""
-        return self.writer.removeprefix(TRANSACTION)
-
-    @property
-    def is_callers_word(self) -> bool:
-        """Whether a repetition is what the caller calls so; of others it is judged by the number and the rows."""
-        return self.writer.startswith(PUBLISH_ID)
+from partq_spark.log.repetition import published_before
+from partq_spark.log.writers import PublishIdentity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +40,16 @@ class PublishResult:
 
     sequence: int
     time_us: int
-    rows: int = 0
     duplicate: bool = False
     conflicts: int = 0
     per_partition: Mapping[int, int] = field(default_factory=dict)
     begin: Mapping[int, int] = field(default_factory=dict)
     resolved: Resolution | None = None
+
+    @property
+    def rows(self) -> int:
+        """Messages that were added."""
+        return sum(self.per_partition.values())
 
 
 def publish(
@@ -85,11 +57,10 @@ def publish(
 ) -> PublishResult:
     """Make staged segments, of which there is one at least, visible, in their order, all at once.
 
-    Raises `Invalid` (another queue by this name, a writer name in use), `NumberUsed` (`repetition` tells whether it is
-    a repetition with other slices), `Full` (the quota is reached), `Outdated` (staged too long ago: stage again),
-    `Repartitioned` (not all staged for the present partition count, and for one version of the columns: `repetition`
-    places it again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`, `Unsettled`
-    when it did not and can no longer tell.
+    Raises `Invalid` (another queue by this name), what `published_before` raises, `Full` (the quota is reached),
+    `Outdated` (staged too long ago: stage again), `Repartitioned` (not all staged for the present partition count, and
+    for one version of the columns: `fanout` places it again), `Unavailable` when the store does not answer within the
+    queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
     """
     newest = max((segment.stage for segment in segments), key=lambda stage: stage.sequence)
     if len({segment.headers for segment in segments}) > 1:
@@ -104,11 +75,9 @@ def publish(
     tried: Entry | None = None
 
     def decide(head: Head) -> PublishResult | tuple[Entry, Head]:
-        done = None if tried is None else _landed(queue, tried, identity)
-        if done is None and identity is not None:
-            done = published_before(queue, identity, segments, token)
+        done = _known(queue, tried, identity, segments, token)
         if done is not None:
-            return replace(done if done.duplicate else _placed(done, segments, tried), conflicts=conflicts)
+            return done
         check_stages(segments, head)
         check_quota(queue, head, rows)
         entry = place(head, segments, identity, token, queue.now_us())
@@ -123,7 +92,7 @@ def publish(
             looked = True
             decided = queue.settled(decide)
             if isinstance(decided, PublishResult):
-                return decided
+                return replace(decided, conflicts=conflicts)
             entry, grown = decided
             tried = tried if tried is not None and tried.sequence == entry.sequence else entry
             queue.swap(grown)
@@ -135,30 +104,11 @@ def publish(
         except Unavailable as error:
             backoff.pause(error)
         else:
-            done = PublishResult(sequence=entry.sequence, time_us=entry.time_us, rows=rows, conflicts=conflicts)
-            return _placed(done, segments, entry)
+            return replace(_placed(entry, segments, entry), conflicts=conflicts)
 
 
 class Full(Invalid):
     """The queue's quota is reached. Nothing was published; a repetition of what was published before still succeeds."""
-
-
-class NumberUsed(Invalid):
-    """A batch came again under a number that its writer has used, and its slices do not tell whether it is the one that
-    was published. Nothing was published. `record` is the writer's last publish.
-    """
-
-    def __init__(self, identity: PublishIdentity, record: WriterRecord) -> None:
-        super().__init__(
-            f"writer {identity.name!r} has used the number {identity.batch} of this batch: its last one is "
-            f"{record.batch}, with other slices"
-        )
-        self.identity = identity
-        self.record = record
-
-
-class Outdated(Conflict):
-    """What was staged can no longer be published: stage it again from the messages. Nothing of it was published."""
 
 
 class Repartitioned(Outdated):
@@ -171,16 +121,18 @@ class Unsettled(Unavailable):
     """It can no longer be told whether the messages were published: look for them before publishing them again."""
 
 
-def _placed(done: PublishResult, segments: Sequence[StagedSegment], entry: Entry | None) -> PublishResult:
-    """With where the messages lie; `entry` is the last that was tried, which need not be the one that landed."""
+def _placed(landed: Entry | WriterRecord, segments: Sequence[StagedSegment], tried: Entry | None) -> PublishResult:
+    """That the segments are in the log, and where; `tried` is the last entry for them, which need not have landed."""
     rows: dict[int, int] = {}
     for segment in segments:
         for piece in segment.slices:
             rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
     begin: dict[int, int] = {}
-    for each in entry.slices if entry is not None and entry.sequence == done.sequence else ():
+    for each in tried.slices if tried is not None and tried.sequence == landed.sequence else ():
         begin.setdefault(each.partition, each.offset)
-    return replace(done, per_partition=dict(sorted(rows.items())), begin=begin)
+    return PublishResult(
+        sequence=landed.sequence, time_us=landed.time_us, per_partition=dict(sorted(rows.items())), begin=begin
+    )
 
 
 def _look_first(queue: QueueLog, stage: Stage) -> None:
@@ -192,62 +144,27 @@ def _look_first(queue: QueueLog, stage: Stage) -> None:
         queue.require(stage.queue_id)
 
 
-def published_before(
-    queue: QueueLog, identity: PublishIdentity, segments: Sequence[StagedSegment], token: str = ""
-) -> PublishResult | None:
-    """That the batch is in the log already, as far as the head tells that the queue's handle knows; None: it is not.
-    Raises as `already`, and as reading its pages of writers does.
-    """
-    earlier = writers.last_batch(queue, identity.writer)
-    if earlier is None:
-        return None
-    return already(earlier, writers.resolution(queue.head, identity.writer, earlier), identity, segments, token)
-
-
-def already(
-    earlier: WriterRecord,
-    said: Resolution | None,
-    identity: PublishIdentity,
+def _known(
+    queue: QueueLog,
+    tried: Entry | None,
+    identity: PublishIdentity | None,
     segments: Sequence[StagedSegment],
     token: str,
 ) -> PublishResult | None:
-    """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one. None: it is
-    not, or a person said that it is new. `earlier` is the writer's last publish, `said` what was said since.
-    """
-    if identity.owner is not None and earlier.owner is not None and identity.owner != earlier.owner:
-        raise Invalid(
-            f"writer {identity.name!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this is "
-            f"query {identity.owner}, whose batches are others with the same numbers: choose another txnAppId"
-        )
-    if earlier.batch < identity.batch:
+    """How it ended, if it is in the log already: by this call, whose answer was lost, or by an earlier one."""
+    landed = None if tried is None else _landed(queue, tried, identity)
+    if landed is not None:
+        return _placed(landed, segments, tried)
+    found = None if identity is None else published_before(queue, identity, segments, token)
+    if found is None:
         return None
-    if said is not None and identity.batch < said.batch:
-        said = None
-    if said is not None and not said.published:
-        return None
-    duplicate = earlier.token != token
-    if duplicate and said is None and not identity.is_callers_word and not _alike(earlier, identity, segments):
-        raise NumberUsed(identity, earlier)
-    return PublishResult(
-        sequence=earlier.sequence,
-        time_us=earlier.time_us,
-        rows=0 if duplicate else sum(segment.rows for segment in segments),
-        duplicate=duplicate,
-        resolved=said,
-    )
+    record, said = found
+    if record.token == token:
+        return _placed(record, segments, tried)
+    return PublishResult(sequence=record.sequence, time_us=record.time_us, duplicate=True, resolved=said)
 
 
-def _alike(earlier: WriterRecord, identity: PublishIdentity, segments: Sequence[StagedSegment]) -> bool:
-    """Whether the batch is the writer's last one as its slices show, without a look at the rows."""
-    if earlier.batch != identity.batch or not _have_same_columns(segments):
-        return False
-    columns = segments[0].stage.columns
-    version = columns.version if columns is not None else None
-    checksums = (piece.xxh3 for segment in segments for piece in segment.slices)
-    return earlier.sum == writers.slices_sum(version, any(segment.headers for segment in segments), checksums)
-
-
-def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None) -> PublishResult | None:
+def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None) -> Entry | None:
     """Guard: settle what a swap did that was not answered with success, by looking for the entry that it would have
     added.
 
@@ -265,9 +182,7 @@ def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None) -> 
             f"trimmed since, so it cannot be told whether these were among them: publish them again if a second copy "
             f"does no harm, and give a publish id next time"
         )
-    if entry is None:
-        return None
-    return PublishResult(sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows)
+    return entry
 
 
 def check_stages(segments: Sequence[StagedSegment], head: Head) -> None:
@@ -283,34 +198,9 @@ def check_stages(segments: Sequence[StagedSegment], head: Head) -> None:
                 f"messages for queue {head.queue!r} were placed for {segment.stage.partitions} partitions, it has "
                 f"{head.partitions} now: publish them again"
             )
-    if not _have_same_columns(segments):
+    if not have_same_columns(segments):
         raise Repartitioned(
             f"messages for queue {head.queue!r} were staged for several versions of its columns: publish them again"
-        )
-
-
-def _have_same_columns(segments: Sequence[StagedSegment]) -> bool:
-    return all(segment.stage.columns == segments[0].stage.columns for segment in segments)
-
-
-def check_floor(stage: Stage, head: Head) -> None:
-    """Guard: blobs staged below the floor may be gone already."""
-    if stage.sequence < head.floor.sequence:
-        raise Outdated(
-            f"messages for queue {head.queue!r} were staged at sequence {stage.sequence}, collection has passed "
-            f"{head.floor.sequence}: publish them again"
-        )
-
-
-def check_version(stage: Stage, head: Head) -> None:
-    """Guard: what was staged for a version of the columns that the head does not have could not be read. An earlier
-    version than the present one is welcome (TYP-05).
-    """
-    if stage.columns is not None and (head.columns is None or head.columns.version < stage.columns.version):
-        known = head.columns.version if head.columns is not None else 0
-        raise Outdated(
-            f"messages for queue {head.queue!r} were staged for version {stage.columns.version} of its columns, its "
-            f"head knows {known} (was the store restored from an older copy?): publish them again"
         )
 
 

@@ -330,28 +330,6 @@ MOST_LOOKED_INTO: Final = 16
 """Slices: beyond so many partitions the time of a compacted message may be said too early."""
 
 
-def oldest_us(queue: QueueLog, head: Head, wanted: tree.Wanted) -> int | None:
-    """When the first of the messages in `wanted` was published (Unix, microseconds); None if there is none.
-
-    Of a compacted entry that begins with others the times are read. Raises as `QueueLog.load_chunk` and `read_slice`.
-    """
-    entry = next(iter(tree.walk(tree.view(head, wanted), queue.load_chunk)), None)
-    if entry is None or not entry.times:
-        return entry.time_us if entry is not None else None
-    first: dict[int, Slice] = {}
-    for piece in entry.slices:
-        first.setdefault(piece.partition, piece)
-    found = [entry.time_us]
-    for piece in first.values():
-        start = wanted[piece.partition][0]
-        if len(found) > MOST_LOOKED_INTO:
-            return entry.first_time_us
-        found.append(queue.times_us(entry, piece)[max(start - piece.offset, 0)])
-        if found[-1] == entry.first_time_us:
-            break
-    return min(found)
-
-
 def published_us(
     queue: QueueLog, head: Head, offsets: Mapping[int, int], *, most_looked_into: int = MOST_LOOKED_INTO
 ) -> dict[int, int]:
@@ -373,3 +351,14 @@ def published_us(
     for entry, piece in compacted[:most_looked_into]:
         found[piece.partition] = queue.times_us(entry, piece)[offsets[piece.partition] - piece.offset]
     return found
+
+
+def oldest_us(queue: QueueLog, head: Head, wanted: tree.Wanted) -> int | None:
+    """When the first of the messages in `wanted` was published (Unix, microseconds); None if there is none. Looks into
+    the first entry, as `published_us`.
+    """
+    entry = next(iter(tree.walk(tree.view(head, wanted), queue.load_chunk)), None)
+    if entry is None or not entry.times:
+        return entry.time_us if entry is not None else None
+    first = {piece.partition: max(wanted[piece.partition][0], piece.offset) for piece in reversed(entry.slices)}
+    return min(published_us(queue, head, first).values(), default=entry.first_time_us)

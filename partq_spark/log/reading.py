@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import BadRow, Corrupt, ObjectMissing
 from partq_spark.log import codec, names, tree
-from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice, at
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Slice
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import HEADERS_NAME, TIMES_NAME, payload_schema, read_slice, schema_of_entry, times_us
 
@@ -28,10 +28,6 @@ MOST_LOOKS = 100  # at the head, without a message in between: each time another
 
 class _LookAgain(Exception):
     """An object is gone that a newer head may do without."""
-
-    def __init__(self, error: ObjectMissing) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Piece(NamedTuple):
@@ -94,7 +90,7 @@ class RangeReader:
     object is gone. With `fail_on_data_loss=False` messages that are gone are skipped with a warning; otherwise
     `ObjectMissing` is raised.
 
-    `payload`: the queue's columns that the reader takes (`schema.conform.chosen_columns`), in its order and with its
+    `payload`: the queue's columns that the reader takes (`query.columns`), in its order and with its
     types; None: those that the queue had when the view was made, of an untyped queue those in `only`. `only` names the
     columns of partq's own that are wanted; None: all.
     """
@@ -137,9 +133,9 @@ class RangeReader:
         while True:
             try:
                 yield from self._walk()
-            except _LookAgain as again:
+            except _LookAgain:
                 self._planned_at = self._queue.etag
-                self._resume(self._queue.head, again.error)
+                self._resume(self._queue.head)
                 continue
             break
         for partition, to in self._ends.items():
@@ -214,24 +210,17 @@ class RangeReader:
             return
         self._missing = name
         self._looks += 1
-        raise _LookAgain(error) from error
+        raise _LookAgain from error
 
-    def _resume(self, head: Head, error: ObjectMissing) -> None:
+    def _resume(self, head: Head) -> None:
         """Plan the rest again from `head`; what it has trimmed meanwhile is a loss."""
-        rest: dict[int, tuple[int, int]] = {}
-        for partition, to in self._ends.items():
-            start = self._next[partition]
-            earliest = min(at(head.earliest, partition), to)
-            if earliest > start:
-                reason = f"trimmed from {self._queue}: its earliest offset is {at(head.earliest, partition)}"
-                if self._fail:
-                    raise ObjectMissing(
-                        f"offsets {start} to {earliest} of partition {partition} were {reason}; start again from "
-                        "`earliest`, or set failOnDataLoss=false to skip them"
-                    ) from error
-                self._lost(partition, start, earliest, reason)
-            rest[partition] = (self._next[partition], to)
-        self._log = tree.view(head, rest)  # without the partitions that have been read to their end
+        rest = {partition: (self._next[partition], to) for partition, to in self._ends.items()}
+        kept = tree.untrimmed(head, rest, tree.Losses(self._fail, logger.warning))
+        if kept != rest:
+            self._looks = 0
+        self._next = {partition: start for partition, (start, _) in kept.items()}
+        self._ends = {partition: to for partition, (_, to) in kept.items()}
+        self._log = tree.view(head, kept)  # without the partitions that have been read to their end
 
     def _lost(self, partition: int, start: int, to: int, why: str) -> None:
         logger.warning("skipped offsets %d to %d of partition %d (failOnDataLoss=false): %s", start, to, partition, why)

@@ -1,14 +1,9 @@
-"""Publishing what tasks have staged where that cannot be published as it is, by a look at its rows.
+"""Whether a batch is in the log already, under a number that its writer has used (DIS-10).
 
-A batch may come under a number that its writer has used: whether it is the one that was published (DIS-10). `publish`
-tells by the slices where it can. Here the rows decide, however they lie: the number is the writer's last one, and every
-row of the new try is among those of that publish, as often. Fewer are a repetition too. Anything else is refused, in
-words that say how to go on; new rows are never dropped.
-
-Or it was staged for a partition count that the queue no longer has, where a key lies in another partition, or by tasks
-of which some saw other columns than the rest. Its rows are durable already; they are read back, slice by slice, and
-staged for the present layout, with the present columns of a typed queue. Nothing is deleted: what is left over is for
-collection. No pyspark; Arrow only where rows are read.
+The slices tell where they can: where their checksums are equal the messages are. Else the rows decide, however they
+lie: the number is the writer's last one, and every row of the new try is among those of that publish, as often. Fewer
+are a repetition too. Anything else is refused, in words that say how to go on; new rows are never dropped. No pyspark;
+Arrow only where rows are read.
 """
 
 from __future__ import annotations
@@ -16,27 +11,19 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import xxhash
 
-from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.base.errors import Invalid
 from partq_spark.base.words import format_rfc3339
-from partq_spark.log import names, tree
-from partq_spark.log.destinations import Stage, StagedSegment
-from partq_spark.log.model import Entry, Head, WriterRecord
-from partq_spark.log.publish import (
-    NumberUsed,
-    PublishIdentity,
-    PublishResult,
-    check_floor,
-    check_version,
-    published_before,
-)
+from partq_spark.log import tree, writers
+from partq_spark.log.destinations import StagedSegment, check_version, have_same_columns
+from partq_spark.log.model import Entry, Head, Resolution, WriterRecord
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.writers import PublishIdentity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,63 +46,55 @@ class BatchRefused(Invalid):
     """
 
 
-def restaged(queue: QueueLog, task: StagedSegment, present: Stage, *, seed: str, compression: str) -> StagedSegment:
-    """The messages of `task` as one new segment for `present`, the order of each key kept, in memory of two runs.
+class Published(NamedTuple):
+    """A batch that is in the log already: the last publish of its writer, and what a person said of its batch since."""
 
-    Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
+    record: WriterRecord
+    said: Resolution | None
+
+
+def published_before(
+    queue: QueueLog, identity: PublishIdentity, segments: Sequence[StagedSegment], token: str = ""
+) -> Published | None:
+    """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one, as far as
+    the head tells that the queue's handle knows. None: it is not, or a person said that it is new.
+
+    Raises `Invalid` for a writer name in use, `BatchRefused` for other rows or if nobody can tell, `Outdated` if what
+    is compared has gone since it was staged, `Corrupt` if that, what was published or a page of writers is damaged.
     """
-    from partq_spark.log.segment import segment_schema
-    from partq_spark.log.staging import Stager
-
-    # What was taken once is not refused for a limit that was lowered since.
-    stage = replace(present, max_message_bytes=max(present.max_message_bytes, task.stage.max_message_bytes))
-    schema = segment_schema(present.columns, headers=task.headers)
-    with Stager(queue.store, stage, seed=seed, headers=task.headers, compression=compression) as stager:
-        # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
-        for batch in staged_batches(queue, task, schema):
-            stager.add(batch)
-        made = stager.finish()
-    return made if made is not None else replace(task, stage=stage, slices=(), bytes=0)
-
-
-def repeated(queue: QueueLog, tasks: Sequence[StagedSegment], identity: PublishIdentity) -> PublishResult | None:
-    """What publishing them would say, if it would add nothing; None: they are new, as far as the head that the queue's
-    handle knows can tell. Raises as `judged`.
-    """
-    try:
-        return queue.settled(lambda _: published_before(queue, identity, tasks))
-    except NumberUsed as used:
-        return judged(queue, used, tasks)
+    earlier = writers.last_batch(queue, identity.writer)
+    if earlier is None:
+        return None
+    if identity.owner is not None and earlier.owner is not None and identity.owner != earlier.owner:
+        raise Invalid(
+            f"writer {identity.name!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this is "
+            f"query {identity.owner}, whose batches are others with the same numbers: choose another txnAppId"
+        )
+    if earlier.batch < identity.batch:
+        return None
+    said = writers.resolution(queue.head, identity.writer, earlier)
+    if said is not None and identity.batch < said.batch:
+        said = None
+    if said is not None and not said.published:
+        return None
+    if earlier.token != token and said is None and not identity.is_callers_word:
+        check_alike_rows(queue, earlier, identity, segments)
+    return Published(earlier, said)
 
 
-def judged(queue: QueueLog, used: NumberUsed, tasks: Sequence[StagedSegment]) -> PublishResult:
-    """That the tasks' messages are a repetition, by their rows. Raises `NumberUsed` if they are not or nobody can tell,
-    `Outdated` if what they have staged is gone, `Corrupt` if it or what was published is damaged.
-    """
-    record = used.record
-    row, why = queue.settled(lambda head: _first_new(queue, head, record, tasks, used.identity))
-    if row is None:
-        return PublishResult(sequence=record.sequence, time_us=record.time_us, duplicate=True)
-    raise BatchRefused(_refusal(queue, used.identity, record, row, why)) from None
-
-
-def staged_batches(queue: QueueLog, task: StagedSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A task's messages as it staged them, slice by slice, with the columns of `schema`, of which none is narrower.
-
-    Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
-    """
-    from partq_spark.log.schema.conform import widened
-    from partq_spark.log.segment import read_slice, segment_schema
-
-    stage = task.stage
-    name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + task.name
-    own = segment_schema(stage.columns, headers=task.headers)
-    for piece in task.slices:
-        try:
-            yield widened(read_slice(queue.store, name, piece, own, thoroughly=True), schema)
-        except ObjectMissing:
-            check_floor(stage, queue.require(stage.queue_id))
-            raise
+def check_alike_rows(
+    queue: QueueLog, earlier: WriterRecord, identity: PublishIdentity, segments: Sequence[StagedSegment]
+) -> None:
+    """Guard: the batch is the writer's last one, as its slices show, or its rows. Raises `BatchRefused`."""
+    if earlier.batch == identity.batch and have_same_columns(segments):
+        columns = segments[0].stage.columns
+        version = columns.version if columns is not None else None
+        checksums = (piece.xxh3 for segment in segments for piece in segment.slices)
+        if earlier.sum == writers.slices_sum(version, any(segment.headers for segment in segments), checksums):
+            return
+    row, why = _first_new(queue, queue.head, earlier, segments, identity)
+    if row is not None:
+        raise BatchRefused(_refusal(queue, identity, earlier, row, why)) from None
 
 
 # --- comparing rows ---------------------------------------------------------------------------------------------------
@@ -126,11 +105,12 @@ def _first_new(
 ) -> tuple[str | None, str]:
     """A row, in words, that makes the batch another one than the writer's last, and why; None: there is none."""
     from partq_spark.log.segment import segment_schema
+    from partq_spark.log.staging import staged_batches
 
     for task in tasks:
         check_version(task.stage, head)
     schema = segment_schema(head.columns, headers=True)
-    new = partial(_staged, queue, tasks, schema)
+    new = partial(staged_batches, queue, tasks, schema)
     entry = tree.find_publish(head, record.sequence, queue.load_chunk)
     if identity.batch < record.batch:
         row, why = next(_rows(new()), None), f"the last batch is {record.batch}, and the numbers of a writer only grow"
@@ -142,11 +122,6 @@ def _first_new(
         left = ", as far as they have not been trimmed" if any(head.earliest) else ""
         why = f"that row is not among those that were published under it{left}"
     return None if row is None else _shown(schema.names, row), why
-
-
-def _staged(queue: QueueLog, tasks: Sequence[StagedSegment], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for task in tasks:
-        yield from staged_batches(queue, task, schema)
 
 
 def _published(

@@ -9,15 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from partq_spark.log.clocks import published_by
 from partq_spark.log.model import ChunkRef, add, at, placed
 from partq_spark.log.names import LOG_SIZES, LogSizes
-
-MOST_SLICES: Final = 65_536
-MOST_BYTES: Final = 256 * 1024 * 1024
-"""Of one step, so that it takes seconds, and less memory than its index and two slices."""
 
 
 class ChunkRun(NamedTuple):
@@ -34,14 +30,13 @@ class RunLimits:
     """What one step may take on. `until_us`: nothing that was published after it (Unix, microseconds)."""
 
     until_us: int
-    slices: int = MOST_SLICES
-    bytes: int = MOST_BYTES
     longest_us: int | None = None  # from the first to the last message of a run
     sizes: LogSizes = LOG_SIZES
 
     def allow(self, refs: Sequence[ChunkRef]) -> bool:
         """Whether `refs` can be compacted in one step."""
-        if sum(ref.slices for ref in refs) > self.slices or sum(ref.bytes for ref in refs) > self.bytes:
+        slices, size = sum(ref.slices for ref in refs), sum(ref.bytes for ref in refs)
+        if slices > self.sizes.step_slices or size > self.sizes.step_bytes:
             return False
         span_us = refs[-1].last_time_us - min(ref.first_time_us for ref in refs)
         return self.longest_us is None or span_us <= self.longest_us

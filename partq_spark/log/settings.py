@@ -73,71 +73,60 @@ class Setting:
         return WrongUse(f"{self.name}={value!r} is not allowed: give {allowed}")
 
 
-def _about(**more: Any) -> Mapping[str, Setting]:
-    return {"setting": Setting(**more)}
+def _setting(default: Value, **about: Any) -> Any:
+    """A field with this default, and what `Setting` says of it."""
+    return field(default=default, metadata={"setting": Setting(**about)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueConfig:
     """A queue's settings, as `partq queue create` and `alter` take them."""
 
-    rebalance_delay_s: Seconds = field(
-        default=5.0,
-        metadata=_about(
-            name="rebalance-delay",
-            meaning="Seconds that changes may settle before rebalancing; 0 allowed.",
-            unit="seconds",
-            most=_LONGEST_S,
-        ),
+    rebalance_delay_s: Seconds = _setting(
+        5.0,
+        name="rebalance-delay",
+        meaning="Seconds that changes may settle before rebalancing; 0 allowed.",
+        unit="seconds",
+        most=_LONGEST_S,
     )
-    max_handoff_time_s: Seconds = field(
-        default=3.0,
-        metadata=_about(
-            name="max-handoff-time",
-            meaning="Seconds that a handoff may wait for acknowledgements; 0 allowed.",
-            unit="seconds",
-            most=_LONGEST_S,
-        ),
+    max_handoff_time_s: Seconds = _setting(
+        3.0,
+        name="max-handoff-time",
+        meaning="Seconds that a handoff may wait for acknowledgements; 0 allowed.",
+        unit="seconds",
+        most=_LONGEST_S,
     )
-    access_type: AccessType = field(
-        default="non-exclusive",
-        metadata=_about(
-            name="access-type",
-            meaning="Whether one flow has all partitions, or flows share them.",
-            choices=_ACCESS_TYPES,
-        ),
+    access_type: AccessType = _setting(
+        "non-exclusive",
+        name="access-type",
+        meaning="Whether one flow has all partitions, or flows share them.",
+        choices=_ACCESS_TYPES,
     )
-    max_message_bytes: Whole = field(
-        default=10_000_000,
-        metadata=_about(
-            name="max-message-bytes",
-            meaning="Largest message: key, value and headers, or all columns.",
-            unit="bytes",
-            least=1,
-            most=_LARGEST_MESSAGE_BYTES,
-        ),
+    max_message_bytes: Whole = _setting(
+        10_000_000,
+        name="max-message-bytes",
+        meaning="Largest message: key, value and headers, or all columns.",
+        unit="bytes",
+        least=1,
+        most=_LARGEST_MESSAGE_BYTES,
     )
-    retention_s: Seconds | None = field(
-        default=None,
-        metadata=_about(
-            name="retention",
-            meaning="Seconds after which messages go that every group has acknowledged; none: they stay.",
-            unit="seconds",
-            least=1,
-            most=_LONGEST_RETENTION_S,
-            none="to keep messages until they are trimmed by hand",
-        ),
+    retention_s: Seconds | None = _setting(
+        None,
+        name="retention",
+        meaning="Seconds after which messages go that every group has acknowledged; none: they stay.",
+        unit="seconds",
+        least=1,
+        most=_LONGEST_RETENTION_S,
+        none="to keep messages until they are trimmed by hand",
     )
-    quota_bytes: Whole | None = field(
-        default=None,
-        metadata=_about(
-            name="quota-bytes",
-            meaning="Stored bytes of messages at which publishing is refused.",
-            unit="bytes",
-            least=1,
-            most=_LARGEST_QUOTA_BYTES,
-            none="for no limit",
-        ),
+    quota_bytes: Whole | None = _setting(
+        None,
+        name="quota-bytes",
+        meaning="Stored bytes of messages at which publishing is refused.",
+        unit="bytes",
+        least=1,
+        most=_LARGEST_QUOTA_BYTES,
+        none="for no limit",
     )
 
     @classmethod

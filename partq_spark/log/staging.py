@@ -1,28 +1,30 @@
-"""Staging: a task's messages become one segment, in bounded memory. A row that cannot be published is refused here."""
+"""Staging: a task's messages become one segment, in bounded memory. A row that cannot be published is refused here.
+And staging again what was staged for another layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.base.errors import BadRow
+from partq_spark.base.errors import BadRow, ObjectMissing
 from partq_spark.log import names
-from partq_spark.log.destinations import Stage, StagedSegment
+from partq_spark.log.destinations import Stage, StagedSegment, check_floor
 from partq_spark.log.model import MAX_KEY_BYTES, too_long
 from partq_spark.log.partitioner import partitions_of
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.forms import first_not_utf8, keys_of, row_bytes
-from partq_spark.log.segment import HEADERS_NAME, SegmentWriter, segment_schema
+from partq_spark.log.segment import HEADERS_NAME, SegmentWriter, read_slice, segment_schema
 from partq_spark.objects.api import ObjectStore
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
 
 
-class Stager:
+class Stager(ExitStack[None]):
     """Takes one task's messages and stages them as one segment, in memory of about two runs however many they are.
 
     `seed` names writer, batch and task: it decides where messages without a key go (DIS-03). Use as a context manager;
@@ -39,6 +41,7 @@ class Stager:
         compression: str = "lz4",
         run_bytes: int = RUN_BYTES,
     ) -> None:
+        super().__init__()
         self._store = store
         self._stage = stage
         self._seed = seed
@@ -49,16 +52,7 @@ class Stager:
         self._rows = 0
         self._run = _Run(stage.partitions)
         self._name = names.new_segment(stage.sequence)
-        self._exit = ExitStack()
         self._segment: SegmentWriter | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit.__exit__(kind, error, trace)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take messages in publish order. `batch` has exactly the columns of the segment (`segment_schema`), and
@@ -88,7 +82,7 @@ class Stager:
         self._flush()
         if self._segment is None:
             return None
-        self._exit.close()
+        self.close()
         return StagedSegment(
             stage=self._stage,
             name=self._name,
@@ -114,7 +108,7 @@ class Stager:
             return
         if self._segment is None:
             folder = names.segment_folder(self._stage.namespace, self._stage.queue, self._stage.queue_id)
-            self._segment = self._exit.enter_context(
+            self._segment = self.enter_context(
                 SegmentWriter(self._store, folder + self._name, self._schema, self._compression)
             )
         for partition, rows in self._run.clustered():
@@ -204,3 +198,46 @@ def check_headers(headers: pa.Array) -> None:
             " value"
         )
         raise BadRow.of(bad, said, "a header of ")
+
+
+# --- staged again -----------------------------------------------------------------------------------------------------
+
+# Where messages lie for a partition count that the queue no longer has, or some tasks saw other columns than the rest.
+# They are durable already: they are read back, slice by slice, and staged for the present layout, with the present
+# columns of a typed queue. Nothing is deleted: what is left over is for collection.
+
+
+def restaged(queue: QueueLog, task: StagedSegment, present: Stage, *, seed: str, compression: str) -> StagedSegment:
+    """The messages of `task` as one new segment for `present`, the order of each key kept, in memory of two runs.
+
+    Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
+    """
+    # What was taken once is not refused for a limit that was lowered since.
+    stage = replace(present, max_message_bytes=max(present.max_message_bytes, task.stage.max_message_bytes))
+    schema = segment_schema(present.columns, headers=task.headers)
+    with Stager(queue.store, stage, seed=seed, headers=task.headers, compression=compression) as stager:
+        # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
+        for batch in staged_batches(queue, [task], schema):
+            stager.add(batch)
+        made = stager.finish()
+    return made if made is not None else replace(task, stage=stage, slices=(), bytes=0)
+
+
+def staged_batches(queue: QueueLog, tasks: Sequence[StagedSegment], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The messages of tasks as they staged them, slice by slice, with the columns of `schema`, of which none is
+    narrower.
+
+    Raises `Outdated` if collection has passed a staged segment, `Corrupt` if it is damaged.
+    """
+    from partq_spark.log.schema.conform import widened
+
+    for task in tasks:
+        stage = task.stage
+        name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + task.name
+        own = segment_schema(stage.columns, headers=task.headers)
+        for piece in task.slices:
+            try:
+                yield widened(read_slice(queue.store, name, piece, own, thoroughly=True), schema)
+            except ObjectMissing:
+                check_floor(stage, queue.require(stage.queue_id))
+                raise

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from msgspec import structs
 
+from partq_spark.base.errors import ObjectMissing
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.clocks import LoadChunk, Seek, Times
@@ -193,6 +195,47 @@ def only(entries: Iterable[Entry], wanted: Wanted) -> Iterator[Entry]:
                 kept.append(piece)
         if kept:
             yield entry if len(kept) == len(entry.slices) else structs.replace(entry, slices=tuple(kept))
+
+
+# --- what is lost -----------------------------------------------------------------------------------------------------
+
+
+class Losses(NamedTuple):
+    """What becomes of messages that a query counts on and the log has no more: an error, or a warning, where that may
+    be (failOnDataLoss).
+    """
+
+    fail: bool
+    warn: Callable[[str], None]
+
+    def found(self, lost: str, hint: str) -> None:
+        """Raises `ObjectMissing`, or warns."""
+        if self.fail:
+            raise ObjectMissing(f"{lost}: {hint}")
+        self.warn(f"{lost}: skipped (failOnDataLoss=false)")
+
+
+def check_kept(head: Head, partition: int, start: int, to: int, losses: Losses) -> None:
+    """It is a loss if the log has not all of these messages."""
+    earliest, end = min(to, at(head.earliest, partition)), at(head.next, partition)
+    where = f"of partition {partition} of queue {head.queue!r}"
+    if to > end:
+        hint = "was the store restored from an older copy? start at another place, or set failOnDataLoss=false"
+        losses.found(f"offsets up to {to} {where} are expected, it ends at {end}", hint)
+    elif start < earliest:
+        hint = "start again from `earliest`, or set failOnDataLoss=false to skip them"
+        losses.found(f"offsets {start} to {earliest} {where} have been trimmed", hint)
+
+
+def untrimmed(head: Head, spans: Wanted, losses: Losses) -> dict[int, tuple[int, int]]:
+    """`spans` with what has been trimmed taken out, which is a loss."""
+    result: dict[int, tuple[int, int]] = {}
+    for partition, (start, to) in spans.items():
+        check_kept(head, partition, start, to, losses)
+        if partition < len(head.next):
+            kept = min(to, head.next[partition])
+            result[partition] = (min(max(start, head.earliest[partition]), kept), kept)
+    return result
 
 
 # --- seeking ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Who published which batch last, for as long as a repetition may come: the newest in the head, older ones in pages.
+"""Who publishes which batch, and which was a writer's last, for as long as a repetition may come: the newest in the
+head, older ones in pages.
 
 A record stays for at least `WRITER_AGE_S` of the queue's own time after its writer's last publish, and longer while
 the queue has fewer than `LogSizes.head_writers` writers. Pages merge as chunks of the log do, so that many one-time
@@ -8,7 +9,7 @@ writers cost a head little; of each a look for a writer reads one line, of some 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import xxhash
 
@@ -21,6 +22,48 @@ WRITER_AGE_S = 7 * 24 * 3600
 
 MOST_RESOLUTIONS = 32
 """Writers of which a head remembers what a person said last. Of one that is forgotten the person is asked again."""
+
+
+TRANSACTION = "txnAppId:"
+PUBLISH_ID = "publish-id:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishIdentity:
+    """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09, DIS-10).
+
+    `owner` is the Spark query behind a writer name that a user chose; another query under the same name is refused.
+    What users name is a writer by its kind and name: a `--publish-id` repeats no batch of a `txnAppId` of that name.
+    """
+
+    writer: str
+    batch: int
+    owner: str | None = None
+
+    @classmethod
+    def of_query(cls, query: str, batch: int) -> PublishIdentity:
+        """A micro-batch of a Spark query, whose id is unique by itself."""
+        return cls(writer=query, batch=batch, owner=query)
+
+    @classmethod
+    def of_transaction(cls, app: str, version: int, owner: str | None) -> PublishIdentity:
+        """A batch write with `txnAppId` and `txnVersion`, inside of the query `owner` if there is one."""
+        return cls(writer=TRANSACTION + app, batch=version, owner=owner)
+
+    @classmethod
+    def of_publish_id(cls, publish_id: str) -> PublishIdentity:
+        """What is published once under this id."""
+        return cls(writer=PUBLISH_ID + publish_id, batch=0)
+
+    @property
+    def name(self) -> str:
+        """The writer's name, as people know it."""
+        return self.writer.removeprefix(TRANSACTION)
+
+    @property
+    def is_callers_word(self) -> bool:
+        """Whether a repetition is what the caller calls so; of others it is judged by the number and the rows."""
+        return self.writer.startswith(PUBLISH_ID)
 
 
 def slices_sum(version: int | None, headers: bool, checksums: Iterable[str]) -> str:

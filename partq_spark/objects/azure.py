@@ -246,19 +246,14 @@ class AzureStore(ServiceStore[ContainerClient]):
             yield
         except HttpResponseError as error:
             raise self._explain(what, error) from None
-        except AzureError as error:
-            raise self._unavailable(what, error) from None
-        except ValueError as error:  # the SDK's way to say that an answer lacks a header: a proxy's, not Azure's
-            raise self._unavailable(what, error) from None
+        except (AzureError, ValueError) as error:  # ValueError: an answer lacks a header, so it is a proxy's
+            account, text = self._access.account, without_secrets(str(error))
+            raise Unavailable(f"{what}: account {account!r} could not be reached: {text}") from None
 
     def _explain(self, what: str, error: HttpResponseError) -> PartqError:
         refused, account = isinstance(error, ClientAuthenticationError), self._access.account
         status, code, text = error.status_code, _code(error), str(error.message)
         return explain(what=what, account=account, status=status, code=code, text=text, refused=refused)
-
-    def _unavailable(self, what: str, error: Exception) -> Unavailable:
-        account, text = self._access.account, without_secrets(str(error))
-        return Unavailable(f"{what}: account {account!r} could not be reached: {text}")
 
     # ---- the pieces of a writer
 

@@ -9,7 +9,7 @@ Folders are never removed: a process that waits for the lock of a removed folder
 """
 
 # Descriptors and plain strings: a look at a document takes 3 µs, a Path alone takes longer.
-# ruff: noqa: PTH108, PTH116, PTH117
+# ruff: noqa: PTH108, PTH116
 from __future__ import annotations
 
 import errno
@@ -50,8 +50,8 @@ from partq_spark.objects.local_files import (
     TemporaryFile,
     explain,
     explained,
+    opened,
     read_all,
-    reading,
 )
 from partq_spark.objects.urls import LocalUrl
 
@@ -59,8 +59,8 @@ _log = logging.getLogger("partq.objects")
 
 
 class LocalStore:
-    """Objects as files below `folder`, an absolute path; it is made at the first write: for this user alone if it is
-    `private`, else as the umask has it. One that is there keeps its permissions.
+    """Objects as files below `folder`, an absolute path in plain form (`urls`); it is made at the first write: for this
+    user alone if it is `private`, else as the umask has it. One that is there keeps its permissions.
 
     `lock_wait_s` bounds the wait for another process that replaces a document in the same folder;
     `sync_every_bytes` is how much of a growing object is written back at a time.
@@ -74,10 +74,6 @@ class LocalStore:
         lock_wait_s: float = 10.0,
         sync_every_bytes: int = SYNC_EVERY_BYTES,
     ) -> None:
-        if not os.path.isabs(folder) or os.path.normpath(folder) != folder or folder == "/":
-            raise Invalid(
-                f"local store {folder!r} is not an absolute path of a directory in plain form: write it in full"
-            )
         self._root = folder
         self._lock_wait_s = lock_wait_s
         self._sync_every_bytes = sync_every_bytes
@@ -128,7 +124,7 @@ class LocalStore:
         check_range(name, start, length)
         path = self._path(name)
         missing = ObjectMissing(f"object {path} is not there: restore it from a copy")
-        with explained("reading", path, missing=missing), reading(path) as fd:
+        with explained("reading", path, missing=missing), opened(path, READING) as fd:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
                 raise ObjectMissing(f"object {path} is not there, it is a directory: restore it from a copy")
@@ -208,7 +204,7 @@ class LocalStore:
     @staticmethod
     def _compare(folder: int, path: str, expected: str | None) -> None:
         found = None
-        with suppress(FileNotFoundError), reading(os.path.basename(path), folder) as fd:
+        with suppress(FileNotFoundError), opened(os.path.basename(path), READING, folder) as fd:
             found = find_etag(path, os.pread(fd, LOOK_BYTES, 0)) if expected is not None else "another one"
         if found != expected:
             raise changed(path, expected, found)
@@ -257,7 +253,7 @@ class LocalStore:
         try:
             status = os.stat(path)
             if values and LOOK_BYTES // 2 < status.st_size <= MAX_METADATA_FILE_BYTES:
-                with reading(path) as fd, suppress(Corrupt):  # those who need it find it just as corrupt
+                with opened(path, READING) as fd, suppress(Corrupt):  # those who need it find it just as corrupt
                     status = os.fstat(fd)  # the document may have been replaced meanwhile
                     document = decode_document(path, read_all(fd, status.st_size))
         except FileNotFoundError:
@@ -280,8 +276,24 @@ class LocalStore:
 
         `older_than_s` must be longer than any writer pauses between two writes: a file that is swept from under its
         writer makes that writer fail (nothing is published), and it must try again.
+
+        Only folders that names may lead through are entered: a `lost+found` or a snapshot is somebody else's. One that
+        this user may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
         """
-        return _sweep(self._root, older_than_s)
+
+        def unreadable(error: OSError) -> None:
+            if isinstance(error, PermissionError) and error.filename != self._root:
+                said = "%s was not swept (%s): let user id %d in, or remove it"
+                _log.warning(said, error.filename, error.strerror, os.geteuid())
+            elif not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise explain(error, "sweeping", error.filename) from error
+
+        removed = 0
+        for path, folders, files in os.walk(self._root, onerror=unreadable):
+            folders[:] = filter(is_part, folders)
+            left = (f"{path}/{name}" for name in files if name.startswith(TEMPORARY_PREFIX))
+            removed += sum(_sweep_one(name, older_than_s) for name in left)
+        return removed
 
     # ---- folders
 
@@ -316,43 +328,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False  # a link to itself
 
 
-def _sweep(root: str, older_than_s: float) -> int:
-    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many.
-
-    Only folders that names may lead through are entered: a `lost+found` or a snapshot is somebody else's. One that this
-    user may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
-    """
-    removed = 0
-    folders = [root]
-    while folders:
-        path = folders.pop()
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if is_part(entry.name):
-                            folders.append(entry.path)
-                    elif entry.name.startswith(TEMPORARY_PREFIX):
-                        removed += _sweep_one(entry, older_than_s)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError as error:
-            if path == root:
-                raise explain(error, "sweeping", path) from error
-            _log.warning("%s was not swept (%s): let user id %d in, or remove it", path, error.strerror, os.geteuid())
-        except OSError as error:
-            raise explain(error, "sweeping", path) from error
-    return removed
-
-
-def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
+def _sweep_one(path: str, older_than_s: float) -> int:
     try:
-        if time.clock_gettime(time.CLOCK_REALTIME) - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
+        if time.clock_gettime(time.CLOCK_REALTIME) - os.lstat(path).st_mtime < older_than_s:
             return 0
-        os.unlink(entry.path)
+        os.unlink(path)
     except FileNotFoundError:
         return 0  # its writer finished, or another sweeper was here
     except PermissionError as error:
-        _log.warning("%s was not swept (%s): remove it", entry.path, error.strerror)
+        _log.warning("%s was not swept (%s): remove it", path, error.strerror)
         return 0
     return 1

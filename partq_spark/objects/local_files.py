@@ -45,21 +45,13 @@ _NO_FILE = (errno.ESPIPE, errno.ENXIO, errno.ENODEV)  # a pipe, a socket, a devi
 
 
 @contextmanager
-def reading(path: str, folder: int | None = None) -> Iterator[int]:
-    """An open file, for as long as it is read."""
-    fd = os.open(path, READING, dir_fd=folder)
+def opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
+    """A file or folder, open in the block."""
+    fd = os.open(path, flags, dir_fd=folder)
     try:
         yield fd
     finally:
         os.close(fd)
-
-
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write every byte, however many calls the system makes of it."""
-    view = memoryview(data).cast("B")
-    done = 0
-    while done < len(view):
-        done += os.write(fd, view[done:])
 
 
 def read_all(fd: int, size_bytes: int, offset: int = 0) -> bytes:
@@ -95,10 +87,12 @@ class TemporaryFile:
         self._failure: OSError | None = None  # after which it is not whole, whoever goes on
 
     def write(self, data: bytes | memoryview, /) -> int:
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
+        done = 0
         with explained("writing", self._path):
             try:
-                write_all(self._fd, view)
+                while done < len(view):  # however many calls the system makes of it
+                    done += os.write(self._fd, view[done:])
             except OSError as error:
                 self._failure = error
             self._raise_failure()
@@ -217,15 +211,8 @@ class Folders:
         """
         if path not in self.unsynced:
             return
-        try:
-            folder = os.open(path, _FOLDER)
-        except (FileNotFoundError, NotADirectoryError):
-            self.unsynced.discard(path)
-            return
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError), opened(path, _FOLDER) as folder:
             os.fsync(folder)
-        finally:
-            os.close(folder)
         self.unsynced.discard(path)
 
 
@@ -250,15 +237,11 @@ def make_durable_folder(root: str, folder: str, root_mode: int = 0o777) -> None:
         # A parent above the store may be one that this process cannot read; a store that was there is not its
         # business.
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with opened(path, _FOLDER) as fd:
+                os.fsync(fd)
         except PermissionError:
             if len(path) >= len(root):
                 raise
-        else:
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
         if path == "/":
             break
         path = os.path.dirname(path)

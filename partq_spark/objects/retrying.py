@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final, Generic, TypeVar, cast
 
 from partq_spark.base.effects import Backoff, Effects, Retry, store_effects
@@ -46,20 +46,13 @@ class OperationRetry(Backoff):
 
     def create(self, operation: Callable[[], None]) -> None:
         """As `call`, for a creation: names are unique by contract, so what is there after a lost answer is our own."""
-        unknown = False
-
-        def once() -> None:
-            nonlocal unknown
-            try:
-                operation()
-            except Conflict:
-                if not unknown:
-                    raise
-            except Unavailable:
-                unknown = True
-                raise
-
-        self.call(once)
+        began_s = self._effects.now_s()
+        try:
+            operation()
+        except Unavailable as cause:
+            self.pause(cause, tried_s=self._effects.now_s() - began_s)
+            with suppress(Conflict):
+                self.call(operation)
 
 
 class Retrying:

@@ -10,47 +10,35 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, TypeAlias
+from functools import lru_cache, partial
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
-from partq_spark.log.schema.columns import Column, Columns, shown_names
+from partq_spark.log.schema.columns import Column, Columns, find_name, shown_names
 from partq_spark.log.schema.forms import first_not_utf8
-from partq_spark.log.schema.types import TIMESTAMP, normal
+from partq_spark.log.schema.types import TIMESTAMP, gives, normal
 from partq_spark.log.segment import HEADERS
-from partq_spark.query.settings import (
-    HEADERS_TYPE,
-    SOURCE_TYPES,
-    STORED,
-    SourceColumn,
-    default_source_columns,
-    named_source_columns,
-)
+from partq_spark.query.settings import MESSAGES, STORED, default_names
 
 MOST_ROWS = 32_768  # of one batch
 MOST_BYTES = 16 * 1024 * 1024  # of one batch, unless a single message is larger: bounds the JVM's memory too
 JOINED_ROWS = 8_192  # pieces are joined up to here
 
-ARROW_TYPES: Mapping[str, pa.DataType] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "timestamp": TIMESTAMP,
-    "boolean": pa.bool_(),
-    HEADERS_TYPE: HEADERS,
-}
-
 METADATA: Final = "_metadata"
 
 METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
-    name: ARROW_TYPES[kinds[0]] for name, kinds in SOURCE_TYPES.items() if name not in ("key", "value")
+    "queue": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "redelivered": pa.bool_(),
+    "headers": HEADERS,
 }
-"""The fields of `_metadata`, called as the columns of an untyped queue's reader are."""
+"""The fields of `_metadata`, called as the columns of an untyped queue's reader are (`MESSAGES`)."""
 
 
 # --- which columns a reader gives -------------------------------------------------------------------------------------
@@ -60,8 +48,8 @@ METADATA_TYPES: Final[Mapping[str, pa.DataType]] = {
 # queue's head is at hand; what is decided travels to the tasks, which look nothing up and do not ask which kind it is.
 
 Source: TypeAlias = int | str | tuple[str, ...]
-"""Where a column comes from: the payload's at this place; what partq knows by this name (`SOURCE_TYPES`); or a struct
-of what it knows by these names.
+"""Where a column comes from: the payload's at this place; what partq knows by this name (`MESSAGES`); or a struct of
+what it knows by these names.
 """
 
 
@@ -70,135 +58,149 @@ class WantedColumns:
     """The columns that a reader gives: `schema` is that of its batches, `sources` says where each comes from.
 
     `payload` are those of a typed queue's that the log has, in the reader's order, under the names that the queue has
-    for them. `stored` is what they need of the columns of a segment that are partq's: all of an untyped queue's.
+    for them.
     """
 
     schema: pa.Schema
     sources: tuple[Source, ...]
-    stored: tuple[str, ...]
     payload: pa.Schema | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Schemas as Arrow writes them: field by field, as pickle does it, each task would cost 0.2 ms."""
+        written = [None if each is None else each.serialize().to_pybytes() for each in (self.schema, self.payload)]
+        return _travelled, (self.sources, *written)
 
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """What they need of the columns of a segment that are partq's: all of an untyped queue's."""
+        known = [(each,) if isinstance(each, str) else each for each in self.sources if not isinstance(each, int)]
+        return tuple(STORED[name] for names in known for name in names if name in STORED)
+
+
+def _travelled(sources: tuple[Source, ...], *written: bytes | None) -> WantedColumns:
+    schema, payload = (None if each is None else pa.ipc.read_schema(pa.py_buffer(each)) for each in written)
+    return WantedColumns(schema=schema, sources=sources, payload=payload)
+
+
+@lru_cache(maxsize=64)
 def default_columns(columns: Columns | None, include_headers: bool) -> WantedColumns:
     """For readers that name none: all columns of today, and `_metadata` behind those of a typed queue. `columns` are
     those of a typed queue, None of another.
     """
+    names = default_names(include_headers)
+    own = [pa.field(name, METADATA_TYPES[name]) for name in names if name in METADATA_TYPES]
     if columns is None:
-        return message_columns(default_source_columns(include_headers))
+        return WantedColumns(schema=pa.schema([("key", pa.string()), ("value", pa.binary()), *own]), sources=names)
     from partq_spark.log.schema.versions import schema_of
 
     payload = schema_of(columns)
-    names = tuple(name for name in METADATA_TYPES if include_headers or name != "headers")
-    own = pa.field(METADATA, pa.struct([pa.field(name, METADATA_TYPES[name]) for name in names]))
-    return _row_columns(payload.append(own), payload, names)
+    sources = (*range(len(payload)), tuple(field.name for field in own))
+    return WantedColumns(schema=payload.append(pa.field(METADATA, pa.struct(own))), sources=sources, payload=payload)
 
 
 def named_columns(columns: Columns | None, names: Sequence[str] | None) -> WantedColumns:
     """The columns of these names as they are today; `_metadata` without headers. None: all but headers. Raises
-    `Invalid` as `wanted_typed_columns`.
+    `Invalid` as `wanted_columns`.
     """
     if names is None:
-        return default_columns(columns, include_headers=False)
-    if columns is None:
-        return message_columns(named_source_columns(names))
-    default = default_columns(columns, include_headers=False).schema
+        return default_columns(columns, False)
+    default = default_columns(columns, columns is None).schema
     fields = []
     for name in names:
-        column = columns.column(name)
-        if column is None and name.lower() != METADATA:
+        found = find_name(default.names, name)
+        if found is None:
             raise _unknown(columns, name)
-        fields.append(default.field(METADATA if column is None else column.name).with_name(name))
-    return wanted_typed_columns(columns, pa.schema(fields))
+        fields.append(default.field(found).with_name(name))
+    return wanted_columns(columns, pa.schema(fields))
 
 
-def message_columns(columns: Sequence[SourceColumn]) -> WantedColumns:
-    """These, of an untyped queue."""
-    return WantedColumns(
-        schema=pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in columns]),
-        sources=tuple(column.source for column in columns),
-        stored=tuple(STORED[column.source] for column in columns if column.source in STORED),
-    )
-
-
-def _row_columns(schema: pa.Schema, payload: pa.Schema, metadata: tuple[str, ...]) -> WantedColumns:
-    """Of a typed queue: `metadata` names the fields of `_metadata` in their order, if that is wanted."""
-    sources: list[Source] = list(range(len(payload)))
-    if metadata:
-        sources.insert(next(at for at, name in enumerate(schema.names) if name.lower() == METADATA), metadata)
-    stored = tuple(STORED[name] for name in metadata if name in STORED)
-    return WantedColumns(schema=schema, sources=tuple(sources), stored=stored, payload=payload)
-
-
-def wanted_typed_columns(columns: Columns, wanted: pa.Schema) -> WantedColumns:
+def wanted_columns(columns: Columns | None, wanted: pa.Schema) -> WantedColumns:
     """The columns that a reader names, with types of Arrow: a column's may be any that it has had. Names match exactly,
-    else in another case; a reader's columns are called as it calls them.
+    else in another case; a reader's columns are called as it calls them. `columns` as for `default_columns`.
 
     Raises `Invalid` for the first that the queue does not have so.
     """
-    from partq_spark.log.schema.conform import chosen_columns
-
     if not len(wanted):
         raise Invalid(f"no column is named: name some of {_named(columns)}")
-    metadata: tuple[str, ...] = ()
+    sources: list[Source] = []
     payload: list[pa.Field] = []
     for field in wanted:
-        column = columns.column(field.name)
+        column = (MESSAGES if columns is None else columns).column(field.name)
         if column is not None:
-            _check_form(column, field)
-            payload.append(field)
-        elif field.name.lower() != METADATA:
+            sources.append(column.name if columns is None else len(payload))
+            payload.append(_asked(column, field, payload))
+        elif columns is None or field.name.lower() != METADATA:
             raise _unknown(columns, field.name)
-        elif metadata:
-            raise Invalid(f"column {METADATA!r} is asked for twice: name it once")
+        elif any(isinstance(source, tuple) for source in sources):
+            raise _twice(METADATA)
         else:
-            metadata = _metadata(field)
-    return _row_columns(wanted, chosen_columns(columns, pa.schema(payload)), metadata)
+            sources.append(_metadata(field))
+    schema = None if columns is None else pa.schema(payload)
+    return WantedColumns(schema=wanted, sources=tuple(sources), payload=schema)
 
 
-def _check_form(column: Column, field: pa.Field) -> None:
-    """Raises `Invalid` for a type that is not in the normal form, as `chosen_columns` wants it."""
-    found = normal(field.type)
-    if found is None:
-        raise Invalid(f"column {field.name!r} is asked for as {field.type}, it is {column.type}: ask for that")
-    if found != field.type:
+def _asked(column: Column, field: pa.Field, before: Sequence[pa.Field]) -> pa.Field:
+    """The column as `field` asks for it, under its own name. Raises `Invalid`: it is one of those `before`, it never
+    had this type, or it may be null and is asked for as NOT NULL.
+    """
+    from partq_spark.log.schema.ddl import parse_type, said_type
+
+    form = normal(field.type)
+    if any(known.name == column.name for known in before):
+        raise _twice(column.name)
+    if form is not None and form != field.type:
         raise Invalid(
             f"column {field.name!r} is asked for as {column.type} whose elements or values are never null"
             " (containsNull, valueContainsNull): in a queue they may be, leave that out"
         )
+    if form is None or not any(gives(parse_type(text), form) for text in column.types()):
+        had = dict.fromkeys(reversed([*column.types()]))
+        raise Invalid(
+            f"column {field.name!r} is asked for as {said_type(field.type)}, it is {' or '.join(had)}: ask for that "
+            "and cast it in the query"
+        )
+    if not field.nullable and column.nullable:
+        raise Invalid(f"column {field.name!r} is asked for as NOT NULL, it may be null: leave NOT NULL out")
+    return pa.field(column.name, field.type, field.nullable)
 
 
 def _metadata(field: pa.Field) -> tuple[str, ...]:
-    """The fields that `_metadata` is asked for with."""
-    from partq_spark.log.schema.ddl import type_text
+    """The fields that `_metadata` is asked for with. Raises `Invalid`."""
+    from partq_spark.log.schema.ddl import said_type
 
-    allowed = ", ".join(f"{name}: {type_text(kind)}" for name, kind in METADATA_TYPES.items())
-    asked = str(field.type) if normal(field.type) is None else type_text(field.type)
     if not field.nullable:
         raise Invalid(f"column {METADATA!r} is asked for as NOT NULL: leave NOT NULL out")
-    if not is_.is_struct(field.type) or not field.type.num_fields:
-        raise Invalid(f"column {METADATA!r} is asked for as {asked}: it is STRUCT<{allowed}>, or some of these fields")
-    names: list[str] = []
-    for inner in field.type:
-        name = inner.name.lower()
-        if name not in METADATA_TYPES:
-            raise Invalid(f"column {METADATA!r} has no field {inner.name!r}: it is STRUCT<{allowed}>")
-        if name in names:
-            raise Invalid(f"field {inner.name!r} of column {METADATA!r} is asked for twice: name it once")
-        if inner.type != METADATA_TYPES[name] or not inner.nullable:
-            raise Invalid(
-                f"column {METADATA!r} is asked for as {asked}: its field {name!r} is {type_text(METADATA_TYPES[name])},"
-                " without NOT NULL"
-            )
-        names.append(name)
-    return tuple(names)
+    found: list[pa.Field] = []
+    for inner in field.type if is_.is_struct(field.type) else ():
+        column = MESSAGES.column(inner.name)
+        if column is None or column.name not in METADATA_TYPES:
+            raise Invalid(f"column {METADATA!r} has no field {inner.name!r}: {_fields_of_metadata()}")
+        try:
+            found.append(_asked(column, inner, found))
+        except Invalid as error:
+            raise Invalid(f"in column {METADATA!r}, {error}") from None
+    if not found:
+        raise Invalid(f"column {METADATA!r} is asked for as {said_type(field.type)}: {_fields_of_metadata()}")
+    return tuple(each.name for each in found)
 
 
-def _unknown(columns: Columns, name: str) -> Invalid:
+def _fields_of_metadata() -> str:
+    fields = (f"{name}: {column.type}" for name in METADATA_TYPES if (column := MESSAGES.column(name)))
+    return f"it is STRUCT<{', '.join(fields)}>, or some of these fields"
+
+
+def _twice(name: str) -> Invalid:
+    return Invalid(f"column {name!r} is asked for twice: name it once")
+
+
+def _unknown(columns: Columns | None, name: str) -> Invalid:
     return Invalid(f"column {name!r} is none of the queue's: name some of {_named(columns)}")
 
 
-def _named(columns: Columns) -> str:
-    return f"{shown_names(columns.names)} and {METADATA}"
+def _named(columns: Columns | None) -> str:
+    if columns is not None:
+        return f"{shown_names(columns.names)} and {METADATA}"
+    return f"{', '.join(MESSAGES.names)}; what messages hold is in value, for example for from_json(value, ...)"
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

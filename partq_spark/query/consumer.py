@@ -27,7 +27,7 @@ from partq_spark.query.limits import BatchLimits, Unacknowledged
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, BatchSpan, Origins
 from partq_spark.query.participant import Participant
-from partq_spark.query.planning import BatchPlan, IdleLook, Losses, Spans
+from partq_spark.query.planning import BatchPlan, IdleLook, Spans
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import LEAST_S, AvailableNowTarget, Pace
 
@@ -272,7 +272,7 @@ class ConsumerLoop:
                 unacknowledged=unacknowledged,  # which holds with every trigger
             ),
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
-            losses=Losses(self._options.fail_on_data_loss, _log.warning),
+            losses=tree.Losses(self._options.fail_on_data_loss, _log.warning),
             missed=missed,
         )
 

@@ -19,11 +19,12 @@ import json
 import logging
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
 import xxhash
+from msgspec import Struct, structs
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.base.words import format_rfc3339
@@ -53,25 +54,28 @@ class BatchSpan(NamedTuple):
     redelivered_below: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchEnd:
-    """The end offset of a batch. `group`, `since` and `flow` are None for a query that stands alone; its epochs are
-    0. `deliveries` counts the batches with messages where the application acknowledges by hand, and is None elsewhere.
-    `origin` is the newest publish with a message before these ends, None if nobody can tell.
+_WRITTEN = {"queue_id": "queue", "deliveries": "n", "origin": "publish", "spans": "p"}
+
+
+class BatchEnd(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_WRITTEN):
+    """The end offset of a batch, its fields in the order in which they are written. `group`, `since` and `flow` are
+    None for a query that stands alone; its epochs are 0. `deliveries` counts the batches with messages where the
+    application acknowledges by hand, and is None elsewhere. `origin` is the newest publish with a message before these
+    ends, None if nobody can tell.
     """
 
     queue_id: str
-    spans: Mapping[int, BatchSpan]
-    group: str | None = None
+    group: str | None
     since: int | None = None
-    flow: str | None = None
+    flow: str | None
     deliveries: int | None = None
     origin: Origin | None = None
+    spans: Mapping[int, BatchSpan]
 
     def followed_by(self, spans: Mapping[int, BatchSpan], origin: Origin | None = None) -> BatchEnd:
         """The end of the next batch, which reads `spans`. Never equal to this one where messages are read."""
         count = self.deliveries + 1 if self.deliveries is not None else None
-        return replace(self, spans=spans, deliveries=count, origin=origin)
+        return structs.replace(self, spans=spans, deliveries=count, origin=origin)
 
     @property
     def digest(self) -> str:
@@ -81,16 +85,8 @@ class BatchEnd:
 
 def encode(end: BatchEnd) -> dict[str, Any]:
     """The offset as Spark writes it down; equal ends have equal JSON text."""
-    return {
-        "v": VERSION,
-        "queue": end.queue_id,
-        "group": end.group,
-        **({"since": end.since} if end.group is not None else {}),
-        "flow": end.flow,
-        **({"n": end.deliveries} if end.deliveries is not None else {}),
-        **({"publish": list(end.origin)} if end.origin is not None else {}),
-        "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
-    }
+    ordered = structs.replace(end, spans=dict(sorted(end.spans.items())))
+    return {"v": VERSION, **msgspec.json.decode(msgspec.json.encode(ordered))}
 
 
 def digest(raw: Mapping[str, Any]) -> str:
@@ -117,23 +113,13 @@ def decode(raw: object) -> BatchEnd | None:
             "not say since when the group is there: use the partq that wrote it, or a new checkpoint location"
         )
     try:
-        return BatchEnd(
-            queue_id=raw["queue"],
-            group=raw["group"],
-            since=int(raw["since"]) if raw["group"] is not None else None,
-            flow=raw["flow"],
-            deliveries=int(raw["n"]) if "n" in raw else None,
-            origin=_origin(*raw["publish"]) if "publish" in raw else None,
-            spans={int(partition): BatchSpan(*map(int, span)) for partition, span in raw["p"].items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if any(name in raw and raw[name] is None for name in ("since", "n", "publish")):
+            raise ValueError("nothing where something is left out")
+        return msgspec.convert(raw, BatchEnd, str_keys=True)
+    except ValueError as error:  # msgspec's is one
         raise Corrupt(
-            f"the Spark checkpoint holds a malformed offset ({error!r}): use a new checkpoint location"
+            f"the Spark checkpoint holds a malformed offset ({error}): use a new checkpoint location"
         ) from error
-
-
-def _origin(sequence: object, time_us: object, token: object) -> Origin:
-    return Origin(int(str(sequence)), int(str(time_us)), str(token))
 
 
 def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
@@ -182,7 +168,7 @@ def in_ack_mode(end: BatchEnd, *, manual_acks: bool, to_read: bool = False) -> B
                 "ackMode=manual now: start it once with ackMode=auto, or use a new checkpoint location, which goes on "
                 "behind what is acknowledged"
             )
-        return replace(end, deliveries=0)
+        return structs.replace(end, deliveries=0)
     if end.deliveries is not None:
         raise Invalid(
             f"the Spark checkpoint was written with ackMode=manual, flow {end.flow!r} has ackMode=auto now, which "

@@ -85,7 +85,7 @@ class Participant:
             head = self._queue.refresh()
             start = planning.resolve(head, self._start, "startingOffsets", self._queue.offsets_at)
             spans = {partition: BatchSpan(EPOCH, offset, offset, 0) for partition, offset in start.items()}
-            return BatchEnd(queue_id=head.queue_id, spans=spans)
+            return BatchEnd(queue_id=head.queue_id, group=None, flow=None, spans=spans)
         self._create_group(self._group)
         if self.flow is None:
             self.flow = f"flow-{self._effects.token()}"
@@ -182,7 +182,7 @@ class Participant:
             return EveryPartition(partial(self._looked, known), begins, self._effects)
         found = self.fresh_head(known, complete=complete).groups[group.name]
         if found.ownership is None:
-            groups.join(self._queue, group.name, found.since_sequence, group.ownership)
+            groups.change_ownership(self._queue, group.name, found, group.ownership)
         return self._flow_of(group, self.flow or "")
 
     def _flow_of(self, group: GroupOptions, flow: str) -> Membership:

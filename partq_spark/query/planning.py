@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.log import tree
 from partq_spark.log.layouts import LayoutWait
 from partq_spark.log.model import Entry, Head, Origin, at
+from partq_spark.log.tree import Losses, check_kept
 from partq_spark.query.limits import BatchLimits, PartitionOffsets, Ranges, batch_ends
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.settings import Boundary
@@ -116,21 +117,6 @@ def between(
     return {partition: BatchSpan(0, offset, ends[partition], 0) for partition, offset in starts.items()}
 
 
-class Losses(NamedTuple):
-    """What becomes of messages that a query counts on and the log has no more: an error, or a warning, where that may
-    be (failOnDataLoss).
-    """
-
-    fail: bool
-    warn: Callable[[str], None]
-
-    def found(self, lost: str, hint: str) -> None:
-        """Raises `ObjectMissing`, or warns."""
-        if self.fail:
-            raise ObjectMissing(f"{lost}: {hint}")
-        self.warn(f"{lost}: skipped (failOnDataLoss=false)")
-
-
 def continued(head: Head, reached: PartitionOffsets, losses: Losses) -> dict[int, int]:
     """Where a query goes on, in every partition that the queue has: one that `reached` does not name begins at its
     beginning. No position is outside of what the log keeps.
@@ -141,22 +127,10 @@ def continued(head: Head, reached: PartitionOffsets, losses: Losses) -> dict[int
     result = {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
     for partition, offset in reached.items():
         earliest = at(head.earliest, partition)
-        _check_kept(head, partition, offset, max(offset, earliest), losses)
+        check_kept(head, partition, offset, max(offset, earliest), losses)
         if partition in result:
             result[partition] = min(max(offset, earliest), head.next[partition])
     return result
-
-
-def _check_kept(head: Head, partition: int, start: int, to: int, losses: Losses) -> None:
-    """It is a loss if the log has not all of these messages."""
-    earliest, end = min(to, at(head.earliest, partition)), at(head.next, partition)
-    where = f"of partition {partition} of queue {head.queue!r}"
-    if to > end:
-        hint = "was the store restored from an older copy? start at another place, or set failOnDataLoss=false"
-        losses.found(f"offsets up to {to} {where} are expected, it ends at {end}", hint)
-    elif start < earliest:
-        hint = "start again from `earliest`, or set failOnDataLoss=false to skip them"
-        losses.found(f"offsets {start} to {earliest} {where} have been trimmed", hint)
 
 
 def begin(
@@ -321,18 +295,7 @@ def _without_lost(head: Head, ready: Mapping[int, int], before: BatchEnd, losses
 def log_view(head: Head, spans: Spans, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> tree.LogView:
     """The part of the log that leads to `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     ranges = {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to}
-    return tree.view(head, untrimmed(head, ranges, Losses(fail_on_data_loss, warn)))
-
-
-def untrimmed(head: Head, spans: Ranges, losses: Losses) -> dict[int, tuple[int, int]]:
-    """`spans` with what has been trimmed taken out, which is a loss."""
-    result: dict[int, tuple[int, int]] = {}
-    for partition, (start, to) in spans.items():
-        _check_kept(head, partition, start, to, losses)
-        if partition < len(head.next):
-            kept = min(to, head.next[partition])
-            result[partition] = (min(max(start, head.earliest[partition]), kept), kept)
-    return result
+    return tree.view(head, tree.untrimmed(head, ranges, Losses(fail_on_data_loss, warn)))
 
 
 def tasks(spans: Ranges) -> list[list[int]]:

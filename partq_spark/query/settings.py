@@ -6,12 +6,12 @@ Which options there are, and which of them contradict each other, is decided in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal
 
-from partq_spark.base.errors import Invalid
 from partq_spark.log.queue import QueueAddress
+from partq_spark.log.schema.columns import Column, Columns, FormerType
 
 QueueEdge = Literal["earliest", "latest"]
 
@@ -77,97 +77,38 @@ class SourceOptions:
 
 # --- columns ----------------------------------------------------------------------------------------------------------
 
-# The columns that people see, as names and types in Spark's own words, and the checks of given ones.
+MESSAGES: Final = Columns(
+    columns=(
+        Column(name="key", type="STRING"),
+        Column(name="value", type="BINARY", former=(FormerType("STRING", 1),)),
+        Column(name="queue", type="STRING"),
+        Column(name="partition", type="INT"),
+        Column(name="offset", type="BIGINT"),
+        Column(name="timestamp", type="TIMESTAMP"),
+        Column(name="redelivered", type="BOOLEAN"),
+        Column(name="headers", type="ARRAY<STRUCT<key: STRING, value: BINARY>>"),
+    ),
+    version=2,
+)
+"""The columns of an untyped queue's reader, as those of a typed queue are kept: a value may be asked for as text, too,
+as if that had been its type before.
+"""
 
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+"""That of `headers`, as Spark says it."""
 
-HEADERS_TYPE = "array<struct<key:string,value:binary>>"
-
-# The types in which each column of the source may be asked for, the first unless it is said.
-SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
-    "key": ("string",),
-    "value": ("binary", "string"),
-    "queue": ("string",),
-    "partition": ("int",),
-    "offset": ("bigint",),
-    "timestamp": ("timestamp",),
-    "redelivered": ("boolean",),
-    "headers": (HEADERS_TYPE,),
-}
-# What they are called in segments (`log.segment`); the others are made where messages are read.
 STORED: Mapping[str, str] = {"key": "key", "value": "value", "headers": "_headers", "timestamp": "_timestamp"}
+"""What they are called in segments (`log.segment`); the others are made where messages are read."""
 
-# The columns of a source that a sink ignores, so that a plain copy from queue to queue works.
 IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
+"""The columns of a source that a sink ignores, so that a plain copy from queue to queue works."""
 
 
-# --- the source -------------------------------------------------------------------------------------------------------
+def default_names(include_headers: bool) -> tuple[str, ...]:
+    """Those that a reader gets that names none."""
+    return tuple(name for name in MESSAGES.names if include_headers or name != "headers")
 
 
-class SourceColumn(NamedTuple):
-    """A column of messages that a reader gives: what it is called there, which of the source's it is, and Spark's word
-    for the type that it has.
-    """
-
-    name: str
-    source: str
-    type: str
-
-
-def ddl(columns: Sequence[SourceColumn]) -> str:
-    """They as a DDL string."""
-    return ", ".join(f"{column.name} {column.type}" for column in columns)
-
-
-def default_source_columns(include_headers: bool) -> list[SourceColumn]:
-    """The source's columns for readers that name none."""
-    return named_source_columns([name for name in SOURCE_TYPES if include_headers or name != "headers"])
-
-
-def wanted_source_columns(given: Sequence[tuple[str, str]]) -> list[SourceColumn]:
-    """The columns that a reader's `.schema()` names, each with its type in Spark's words and with ` not null` behind
-    any type that excludes null. Raises `Invalid` for the first that the source does not have so (spark-traps.md 16).
-    """
-    allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in SOURCE_TYPES.items())
-    wanted: list[SourceColumn] = []
-    for name, kind in given:
-        source = _source_name(name)
-        if source is None:
-            raise Invalid(
-                f"column {name!r} ({kind}) is no column of a partq source, which has {allowed}: name some of these in "
-                ".schema(), or leave it out; what the messages hold is in value, for example for from_json(value, ...)"
-            )
-        for other in wanted:
-            if other.source == source:
-                raise Invalid(f"column {name!r} is named twice in .schema() (as {other.name!r} before): name it once")
-        if kind not in SOURCE_TYPES[source]:
-            types = " or ".join(SOURCE_TYPES[source])
-            if kind.replace(" not null", "") in SOURCE_TYPES[source]:
-                raise Invalid(
-                    f"column {name!r} is NOT NULL in .schema() ({kind}), and null is allowed in the source's: make it "
-                    f"{types}, without NOT NULL"
-                )
-            raise Invalid(
-                f"column {name!r} has type {kind} in .schema(), a partq source has it as {types}: name it so, and cast "
-                "it after .load()"
-            )
-        wanted.append(SourceColumn(name=name, source=source, type=kind))
-    if not wanted:
-        raise Invalid(f".schema() names no column: name some of {allowed}, or leave it out")
-    return wanted
-
-
-def named_source_columns(names: Sequence[str]) -> list[SourceColumn]:
-    """The columns of these names, as `wanted_source_columns`. Raises `Invalid`."""
-    sources = [_source_name(name) for name in names]
-    known = [source for source in sources if source is not None]
-    if not sources or len(set(known)) < len(sources):
-        raise Invalid(f"columns={list(names)!r} is not allowed: give some of {', '.join(SOURCE_TYPES)}, once each")
-    return wanted_source_columns([(name, SOURCE_TYPES[source][0]) for name, source in zip(names, known, strict=True)])
-
-
-def _source_name(name: str) -> str | None:
-    """The source's column that is meant: of exactly that name, else the only one but for the case of letters."""
-    if name in SOURCE_TYPES:
-        return name
-    alike = [known for known in SOURCE_TYPES if known.lower() == name.lower()]
-    return alike[0] if len(alike) == 1 else None
+def default_ddl(include_headers: bool) -> str:
+    """They as a DDL, for which nobody needs Arrow."""
+    return ", ".join(str(MESSAGES.column(name)) for name in default_names(include_headers))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import types
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, NullType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.query.settings import HEADERS_TYPE, IGNORED, STORED, SourceColumn, wanted_source_columns
+from partq_spark.query.settings import HEADERS_TYPE, IGNORED, MESSAGES, STORED, default_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from partq_spark.log.model import Head
     from partq_spark.log.schema.columns import Columns
     from partq_spark.query.columns import WantedColumns
-
-Wanted: TypeAlias = "WantedColumns | Sequence[SourceColumn]"
-"""What a reader gives; of an untyped queue without Arrow, which only the tasks need."""
 
 TOPIC: Final = "topic"
 TYPED_TOPIC: Final = "_topic"
@@ -44,42 +40,12 @@ SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 TYPED_OWN: Final = {TYPED_TOPIC: SINK_TYPES["topic"], TYPED_HEADERS: SINK_TYPES["headers"]}
 """What it takes beside the columns of rows."""
 
-_KEPT: Final = (
-    types.BooleanType,
-    types.ByteType,
-    types.ShortType,
-    types.IntegerType,
-    types.LongType,
-    types.FloatType,
-    types.DoubleType,
-    types.DecimalType,
-    types.BinaryType,
-    types.DateType,
-    types.TimestampType,
-    types.TimestampNTZType,
-)
-
-
 # --- names and types --------------------------------------------------------------------------------------------------
 
 
-def column_types(schema: StructType, *, nulls: bool = False) -> list[tuple[str, str]]:
-    """The columns in order, name and Spark's simple type string. With `nulls`, ` not null` stands behind what excludes
-    null, within other types too.
-    """
-    if nulls:
-        return [(column.name, _type_text(column.dataType, column.nullable)) for column in schema.fields]
+def column_types(schema: StructType) -> list[tuple[str, str]]:
+    """The columns in order, name and Spark's simple type string."""
     return [(column.name, column.dataType.simpleString()) for column in schema.fields]
-
-
-def _type_text(kind: DataType, nullable: bool) -> str:
-    text = kind.simpleString()
-    if isinstance(kind, ArrayType):
-        text = f"array<{_type_text(kind.elementType, kind.containsNull)}>"
-    elif isinstance(kind, StructType):
-        fields = ",".join(f"{field.name}:{_type_text(field.dataType, field.nullable)}" for field in kind.fields)
-        text = f"struct<{fields}>"
-    return text if nullable else f"{text} not null"
 
 
 # --- columns of Arrow -------------------------------------------------------------------------------------------------
@@ -89,6 +55,8 @@ def keeps(kind: DataType, *, or_void: bool = False) -> bool:
     """Whether a typed queue may have a column of this type; `or_void`: or VOID in its place, or in it. What is not kept
     Arrow may still have: a variant would look like a struct, and a collation would be forgotten.
     """
+    from partq_spark.log.schema.types import SIMPLE_TYPES
+
     if isinstance(kind, ArrayType):
         return keeps(kind.elementType, or_void=or_void)
     if isinstance(kind, MapType):
@@ -97,9 +65,7 @@ def keeps(kind: DataType, *, or_void: bool = False) -> bool:
         return all(keeps(field.dataType, or_void=or_void) for field in kind.fields)
     if isinstance(kind, NullType):
         return or_void
-    if isinstance(kind, StringType):
-        return kind == StringType()
-    return isinstance(kind, _KEPT)
+    return isinstance(kind, DecimalType) or kind.simpleString().upper() in SIMPLE_TYPES
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
@@ -109,10 +75,12 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def default_schema(columns: Columns, include_headers: bool) -> StructType:
-    """The columns of a typed queue's reader that names none. As a StructType, since a DDL would have to be quoted as
-    the session's settings want it.
+def default_schema(columns: Columns | None, include_headers: bool) -> StructType | str:
+    """The columns of a reader that names none. Those of a typed queue as a StructType, since a DDL would have to be
+    quoted as the session's settings want it.
     """
+    if columns is None:
+        return default_ddl(include_headers)
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from partq_spark.query.columns import default_columns
@@ -120,26 +88,25 @@ def default_schema(columns: Columns, include_headers: bool) -> StructType:
     return from_arrow_schema(default_columns(columns, include_headers).schema)
 
 
-def wanted_by(head: Head, schema: StructType) -> Wanted:
+def wanted_by(head: Head, schema: StructType) -> WantedColumns:
     """What a reader gives, of the queue with this head, whose `.load()` or `.schema()` said `schema`. Raises `Invalid`
     for the first column that the queue does not have so.
     """
-    if head.columns is None:
-        return wanted_source_columns(column_types(schema, nulls=True))
-    from partq_spark.query.columns import wanted_typed_columns
+    from partq_spark.query.columns import wanted_columns
 
     try:
         for field in schema.fields:
             if not keeps(field.dataType):
-                known = head.columns.column(field.name)
+                known = (MESSAGES if head.columns is None else head.columns).column(field.name)
                 is_ = f"it is {known.type}" if known is not None else "which no queue has"
                 raise Invalid(
                     f"column {field.name!r} is asked for as {field.dataType.simpleString()}, {is_}: ask for what the "
                     "queue has, and cast it in the query"
                 )
-        return wanted_typed_columns(head.columns, arrow_schema_of(schema))
+        return wanted_columns(head.columns, arrow_schema_of(schema))
     except Invalid as error:
-        raise Invalid(f"queue {head.queue!r} is typed: {error}") from None
+        kind = "untyped" if head.columns is None else "typed"
+        raise Invalid(f"queue {head.queue!r} is {kind}: {error}") from None
 
 
 # --- what a sink gets -------------------------------------------------------------------------------------------------

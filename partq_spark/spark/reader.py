@@ -32,7 +32,7 @@ from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
 from partq_spark.query.settings import Boundary, SourceOptions
-from partq_spark.spark.columns import Wanted, wanted_by
+from partq_spark.spark.columns import wanted_by
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import stream_source_options
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from partq_spark.query.columns import WantedColumns
     from partq_spark.query.consumer import ConsumerLoop
     from partq_spark.query.consumer_process import ConsumerProcess
 
@@ -54,7 +55,7 @@ class LogPartition(InputPartition):
     queue_id: str
     log: tree.LogView
     redelivered_below: Mapping[int, int]
-    wanted: Wanted
+    wanted: WantedColumns
     fail_on_data_loss: bool
 
     def __repr__(self) -> str:
@@ -66,7 +67,7 @@ def plan_tasks(
     head: Head,
     spans: Mapping[int, BatchSpan],
     options: SourceOptions,
-    wanted: Wanted,
+    wanted: WantedColumns,
 ) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
@@ -89,21 +90,20 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, LogPartition):
         return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps.md 29)
     from partq_spark.log.reading import RangeReader
-    from partq_spark.query.columns import WantedColumns, batches, message_columns
+    from partq_spark.query.columns import batches
 
-    wanted = partition.wanted if isinstance(partition.wanted, WantedColumns) else message_columns(partition.wanted)
     reader = RangeReader(
         open_queue(partition.target),
         partition.queue_id,
         partition.log,
         fail_on_data_loss=partition.fail_on_data_loss,
-        payload=wanted.payload,
-        only=wanted.stored,
+        payload=partition.wanted.payload,
+        only=partition.wanted.stored,
     )
     yield from batches(
         reader.pieces(),
         queue=partition.target.queue,
-        wanted=wanted,
+        wanted=partition.wanted,
         redelivered_below=partition.redelivered_below,
     )
 
@@ -140,7 +140,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options: SourceOptions | None = None
         self._process: ConsumerProcess | None = None
-        self._wanted: tuple[str, Wanted] | None = None  # of the queue with this id
+        self._wanted: tuple[str, WantedColumns] | None = None  # of the queue with this id
 
     # --- what is made on first use, in the process that uses it
 
@@ -170,7 +170,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._wanted_of(consumer.queue.refresh())
             yield consumer
 
-    def _wanted_of(self, head: Head) -> Wanted:
+    def _wanted_of(self, head: Head) -> WantedColumns:
         """What is wanted of the queue, decided once; a queue that was made again may have other columns."""
         if self._wanted is None or self._wanted[0] != head.queue_id:
             self._wanted = head.queue_id, wanted_by(head, self._schema)

@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.queue import open_queue
-from partq_spark.query.settings import ddl, default_source_columns
 from partq_spark.spark import options
 from partq_spark.spark.columns import default_schema
 from partq_spark.spark.local import prepare_worker
@@ -53,10 +52,7 @@ class PartqDataSource(DataSource):
         `.schema()` names columns, since Spark calls nothing before it plans then (spark-traps.md 36).
         """
         parsed = options.source_options(self.options)
-        columns = open_queue(parsed.target).refresh().columns
-        if columns is not None:
-            return default_schema(columns, parsed.include_headers)
-        return ddl(default_source_columns(parsed.include_headers))
+        return default_schema(open_queue(parsed.target).refresh().columns, parsed.include_headers)
 
     def reader(self, schema: StructType) -> PartqBatchReader:
         from partq_spark.spark.reader import PartqBatchReader

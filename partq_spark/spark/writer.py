@@ -21,8 +21,8 @@ from partq_spark.log import destinations, fanout
 from partq_spark.log.admin import shared_namespace
 from partq_spark.log.destinations import FanPlan, StagedSegment
 from partq_spark.log.fanout import Unattracted
-from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog, open_queue, shared_store
+from partq_spark.log.writers import PublishIdentity
 from partq_spark.spark.columns import TOPIC, TYPED_TOPIC, sink_columns
 from partq_spark.spark.local import prepare_worker
 from partq_spark.spark.options import SinkOptions
@@ -67,21 +67,17 @@ class _Sink:
             return destinations.plan_queue(named)
         queues = shared_namespace(where).queues()
         if topic is not None:
-            return destinations.plan_topic(where.namespace, queues, topic, named)
-        plan = destinations.plan_topics(where.namespace, queues, named)
-        if TYPED_TOPIC in columns or named is None or not self._is_typed(plan, named):
-            return plan
+            return destinations.plan_topic(queues, topic, named)
+        plan = destinations.plan_topics(queues, named)
+        is_typed = any(each.named and each.columns is not None for each in plan.destinations)
+        if TYPED_TOPIC in columns or named is None or not is_typed:
+            return plan  # else a column `topic` is the named queue's own
         if self._options.fail_on_unattracted:
             raise Invalid(
                 f"option failOnUnattractedTopic is for messages with topics, and these have none: {TOPIC!r} is a column"
                 f" of the rows of {named}; give the option topic or a column {TYPED_TOPIC}, or leave it out"
             )
         return destinations.plan_queue(named)
-
-    @staticmethod
-    def _is_typed(plan: FanPlan, queue: QueueLog) -> bool:
-        """Whether a destination is, so that a column `topic` is its own."""
-        return any(each.queue == queue.name and each.columns is not None for each in plan.destinations)
 
     # --- Spark's calls
 

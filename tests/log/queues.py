@@ -23,12 +23,13 @@ from partq_spark.log.destinations import Stage, StagedSegment, stage_of
 from partq_spark.log.housekeeping import Collected, collect, trim
 from partq_spark.log.model import Head, Slice, StageFloor
 from partq_spark.log.names import LOG_SIZES
-from partq_spark.log.publish import PublishIdentity, PublishResult, publish
+from partq_spark.log.publish import PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staging import RUN_BYTES, Stager
+from partq_spark.log.writers import PublishIdentity
 from partq_spark.objects.api import Document, ObjectStore
 from tests.support.memory_store import MemoryStore
 from tests.support.way import Hook, Hooked
@@ -213,10 +214,10 @@ def filled(world: World, publishes: int = 60, partitions: int = 2, **config: Any
     return queue
 
 
-def all_steps(queue: QueueLog, **limits: Any) -> list[Compacted]:
+def all_steps(queue: QueueLog) -> list[Compacted]:
     """Until nothing is worth it."""
     steps = []
-    while (done := compact(queue, min_age_s=0.0, **limits)) is not None:
+    while (done := compact(queue, min_age_s=0.0)) is not None:
         steps.append(done)
         assert len(steps) < 200
     return steps

@@ -130,8 +130,8 @@ def test_any_history_stays_what_it_was_whatever_is_compacted(
         elif kind == "resize":
             admin.alter_queue(queue, partitions=argument)
         else:
-            queue.sizes = replace(world.sizes, slice_gain=other)
-            compact(queue, min_age_s=0.0, most_slices=argument)
+            queue.sizes = replace(world.sizes, slice_gain=other, step_slices=argument)
+            compact(queue, min_age_s=0.0)
         told = [each for each in told if each.offset >= queue.head.earliest[each.partition]]
         assert messages(queue) == sorted(told)
         head = queue.head

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import destinations, fanout, writers
 from partq_spark.log.admin import Namespace, alter_queue, delete_queue, subscribe, unsubscribe
-from partq_spark.log.destinations import FanPlan, StagedSegment, matches
+from partq_spark.log.destinations import FanPlan, Outdated, StagedSegment, matches
 from partq_spark.log.fanout import Fan, QueueOutcome, Unattracted
-from partq_spark.log.publish import Full, Outdated, PublishIdentity
+from partq_spark.log.publish import Full
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.settings import QueueConfig
+from partq_spark.log.writers import PublishIdentity
 from tests.log.queues import World, batch_of, head_of, lost, raise_floor, read, read_flat
 from tests.support.properties import examples
 from tests.support.way import Hooked
@@ -50,7 +51,7 @@ def make(world: World, **subscriptions: Sequence[str]) -> None:
 def plan(world: World, named: str | None = None) -> FanPlan:
     """By topic, with the queue that gets messages without one."""
     queues = Namespace(world.store, "default").queues()
-    return destinations.plan_topics("default", queues, world.handle(named) if named else None)
+    return destinations.plan_topics(queues, world.handle(named) if named else None)
 
 
 def stage(

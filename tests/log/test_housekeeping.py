@@ -14,9 +14,10 @@ from partq_spark.log.groups import remove_group
 from partq_spark.log.housekeeping import GroupPositions, collect, trim
 from partq_spark.log.model import Head
 from partq_spark.log.names import LogSizes
-from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.writers import PublishIdentity
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,

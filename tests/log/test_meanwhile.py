@@ -18,8 +18,8 @@ from partq_spark.log import admin, housekeeping
 from partq_spark.log.destinations import stage_of
 from partq_spark.log.fanout import publish_tasks
 from partq_spark.log.names import LogSizes
-from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.writers import PublishIdentity
 from tests.log.queues import HOUR_US, Row, World, all_steps, lost, objects, read_flat, send, staged, trim_all
 from tests.support.way import Hooked
 

@@ -13,22 +13,15 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import admin, fanout
-from partq_spark.log.destinations import Stage, StagedSegment, stage_of
+from partq_spark.log.destinations import Outdated, Stage, StagedSegment, stage_of
 from partq_spark.log.fanout import publish_tasks
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import (
-    Full,
-    NumberUsed,
-    Outdated,
-    PublishIdentity,
-    PublishResult,
-    Repartitioned,
-    Unsettled,
-    publish,
-)
+from partq_spark.log.publish import Full, PublishResult, Repartitioned, Unsettled, publish
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staging import RUN_BYTES
+from partq_spark.log.writers import PublishIdentity
 from partq_spark.objects.api import ObjectStore
 from tests.log import typed
 from tests.log.queues import Row, World, head_of, raise_floor, read, read_flat, send, staged, through, trim_all, values
@@ -120,7 +113,7 @@ def test_a_number_that_its_writer_has_used_is_not_taken_for_a_repetition_of_othe
     queue = world.create(2)
     send(queue, values(1), ME)
     for batch in (5, 4, 0):
-        with pytest.raises(NumberUsed, match=f"has used the number {batch} of this batch: its last one is 5"):
+        with pytest.raises(BatchRefused, match=rf"batch {batch} of writer 'query' was refused .*last batch 5, "):
             send(queue, values(9), of(batch))
     assert not send(queue, values(2), of(9)).duplicate, "batches may leave numbers out"
     send(queue, [], PublishIdentity.of_publish_id("import"))

@@ -14,10 +14,11 @@ from partq_spark.log import admin, housekeeping, repetition, writers
 from partq_spark.log.destinations import StagedSegment, stage_of
 from partq_spark.log.fanout import publish_tasks
 from partq_spark.log.names import LogSizes
-from partq_spark.log.publish import PublishIdentity, PublishResult
+from partq_spark.log.publish import PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.staging import Stager
+from partq_spark.log.writers import PublishIdentity
 from tests.log import typed
 from tests.log.queues import HOUR_US, Row, World, all_steps, batch_of, head_of, read, read_flat, rounds, send, values
 from tests.log.typed import Row as TypedRow

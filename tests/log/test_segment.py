@@ -216,7 +216,7 @@ def test_a_message_that_no_queue_takes_is_refused_by_its_row_and_nothing_is_stag
         return pa.RecordBatch.from_pydict({**plain, **other})
 
     def stage_all() -> int:
-        with Fan(world.store, destinations.plan_topics("default", [queue], queue), seed="s", headers=headers) as fan:
+        with Fan(world.store, destinations.plan_topics([queue], queue), seed="s", headers=headers) as fan:
             for batch in (rows(10), rows(3, **changed)):
                 columns = message_columns(batch.schema.names)
                 fan.add(columns.taken(batch), columns.topics(batch))

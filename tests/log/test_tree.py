@@ -239,7 +239,7 @@ def limits(until_s: int = 10**9, **other: Any) -> RunLimits:
     return RunLimits(until_us=until_s * SECOND_US, **other)
 
 
-BYTES, MESSAGES = LogSizes(slice_bytes=1000), LogSizes(slice_messages=100)
+BYTES, MESSAGES, SHORT = LogSizes(slice_bytes=1000), LogSizes(slice_messages=100), LogSizes(step_slices=100)
 INNER = ref_of(0, 320, 640, level=1)
 WORTH: dict[str, tuple[Sequence[ChunkRef], RunLimits, Sequence[int]]] = {
     "many small slices are joined": (refs_of(3), limits(), [0, 1, 2]),
@@ -257,12 +257,16 @@ WORTH: dict[str, tuple[Sequence[ChunkRef], RunLimits, Sequence[int]]] = {
     "of few whose bytes they are": (refs_of(4, 50, 8, bytes=500, coarsest=1, holds=5), limits(sizes=BYTES), []),
     "what is young stays": (refs_of(4), limits(2), [0, 1]),
     "what is all young stays": (refs_of(4), limits(0), []),
-    "a step has a bound in slices": (refs_of(9), limits(slices=200), [0, 1, 2]),
-    "in bytes": (refs_of(9), limits(bytes=2000), [0, 1]),
+    "a step has a bound in slices": (refs_of(9), limits(sizes=LogSizes(step_slices=200)), [0, 1, 2]),
+    "in bytes": (refs_of(9), limits(sizes=LogSizes(step_bytes=2000)), [0, 1]),
     "in time": (refs_of(9), limits(longest_us=4 * SECOND_US), [0, 1, 2, 3]),
-    "a chunk of entries is not divided": (refs_of(9), limits(slices=10), []),
-    "one that is too large waits for what is not": ([INNER, ref_of(1, 32, 64)], limits(slices=100), [1]),
-    "then it is looked into": ([INNER], limits(slices=100), [0]),
+    "a chunk of entries is not divided": (refs_of(9), limits(sizes=LogSizes(step_slices=10)), []),
+    "one that is too large waits for what is not": (
+        [INNER, ref_of(1, 32, 64)],
+        limits(sizes=SHORT),
+        [1],
+    ),
+    "then it is looked into": ([INNER], limits(sizes=SHORT), [0]),
     "and one with large and small slices": ([structs.replace(INNER, coarsest=1000)], limits(), [0]),
     "references of old that count nothing are left alone": (refs_of(1, slices=0), limits(), []),
 }

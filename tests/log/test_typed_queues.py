@@ -23,13 +23,13 @@ from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping, tree
 from partq_spark.log.admin import Namespace, alter_queue, create_queue, delete_queue, remove_remains, subscribe
 from partq_spark.log.compaction import compact
-from partq_spark.log.destinations import plan_topic, stage_of
+from partq_spark.log.destinations import Outdated, check_version, plan_topic, stage_of
 from partq_spark.log.fanout import Fan, publish_all
 from partq_spark.log.groups import create_group
 from partq_spark.log.model import FORMAT, Head
 from partq_spark.log.names import LogSizes
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, check_stages, check_version, publish
+from partq_spark.log.publish import check_stages, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.columns import Column, Columns
@@ -194,7 +194,7 @@ def test_a_topic_reaches_queues_of_other_orders_of_columns_and_each_places_by_it
         [{"id": number, "name": f"n{number}"} for number in range(20)],
         schema=pa.schema([("id", pa.int32()), ("name", pa.string())]),
     )
-    plan = plan_topic("default", Namespace(world.store, "default").queues(), "eu/de", None)
+    plan = plan_topic(Namespace(world.store, "default").queues(), "eu/de", None)
     with Fan(world.store, plan, seed="s", given=given_rows.schema) as fan:
         fan.add(given_rows)
         staged, _ = fan.finish()

@@ -11,8 +11,8 @@ from partq_spark.base.errors import Corrupt
 from partq_spark.log import writers
 from partq_spark.log.model import WriterRecord
 from partq_spark.log.names import LOG_SIZES, LogSizes
-from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.writers import PublishIdentity
 from tests.log.queues import World, flip, send
 from tests.support.way import Hooked
 

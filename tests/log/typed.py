@@ -11,14 +11,16 @@ from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.destinations import Stage, StagedSegment, stage_of
-from partq_spark.log.publish import PublishIdentity, PublishResult, publish
+from partq_spark.log.publish import PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.schema.conform import Conversion, chosen_columns
+from partq_spark.log.schema.conform import Conversion
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.settings import QueueConfig
 from partq_spark.log.staging import RUN_BYTES, Stager
+from partq_spark.log.writers import PublishIdentity
+from partq_spark.query.columns import wanted_columns
 from tests.log.queues import HOUR_US, World, everything
 
 Row = Mapping[str, Any]
@@ -79,7 +81,7 @@ def pieces(queue: QueueLog, wanted: str | pa.Schema | None = None, view: tree.Lo
     """All that can be read, with the columns that are asked for."""
     head = queue.refresh()
     assert head.columns is not None
-    payload = None if wanted is None else chosen_columns(head.columns, schema_from(wanted))
+    payload = None if wanted is None else wanted_columns(head.columns, schema_from(wanted)).payload
     view = tree.view(head, everything(head)) if view is None else view
     return list(RangeReader(queue, head.queue_id, view, payload=payload).pieces())
 

@@ -6,6 +6,7 @@ are the forms that they do not try.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -33,18 +34,10 @@ from partq_spark.query.columns import (
     WantedColumns,
     batches,
     default_columns,
-    message_columns,
     named_columns,
-    wanted_typed_columns,
+    wanted_columns,
 )
-from partq_spark.query.settings import (
-    HEADERS_TYPE,
-    SOURCE_TYPES,
-    ddl,
-    default_source_columns,
-    named_source_columns,
-    wanted_source_columns,
-)
+from partq_spark.query.settings import MESSAGES, default_ddl
 from partq_spark.spark.columns import check_sink_columns
 from tests.log import typed
 from tests.log.queues import World
@@ -63,9 +56,11 @@ def metadata(*names: str) -> pa.Field:
 
 
 def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
-    plain = "key string, value binary, queue string, partition int, offset bigint, timestamp timestamp"
-    assert ddl(default_source_columns(False)) == f"{plain}, redelivered boolean"
-    assert ddl(default_source_columns(True)) == f"{plain}, redelivered boolean, headers {HEADERS_TYPE}"
+    plain = "key STRING, value BINARY, queue STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+    assert default_ddl(False) == f"{plain}, redelivered BOOLEAN"
+    assert default_ddl(True) == f"{plain}, redelivered BOOLEAN, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    for with_headers in (False, True):
+        assert default_columns(None, with_headers).schema == parse_ddl(default_ddl(with_headers))
     assert default_columns(None, True).stored == ("key", "value", "_timestamp", "_headers")
     computed = named_columns(None, ["partition", "offset", "queue", "redelivered"])
     assert computed.stored == (), "what is made needs nothing"
@@ -77,20 +72,20 @@ def test_a_reader_that_names_none_gets_all_and_headers_on_request() -> None:
     assert some.sources == (0, 1, 2, ("queue", "partition", "offset", "timestamp", "redelivered"))
     whole = default_columns(COLUMNS, include_headers=True)
     assert (whole.schema.field("_metadata"), whole.stored) == (metadata(*METADATA_TYPES), ("_timestamp", "_headers"))
-    assert wanted_typed_columns(COLUMNS, whole.schema) == whole
+    assert wanted_columns(COLUMNS, whole.schema) == whole
 
 
 def test_a_column_may_be_asked_for_as_any_type_that_it_has_had_and_a_name_alone_means_todays() -> None:
     widened = with_widened(COLUMNS, "id BIGINT")
     for kind in (pa.int32(), pa.int64()):
-        payload = wanted_typed_columns(widened, pa.schema([pa.field("id", kind)])).payload
+        payload = wanted_columns(widened, pa.schema([pa.field("id", kind)])).payload
         assert payload is not None
         assert payload.types == [kind]
-    with pytest.raises(Invalid, match=r"column 'id' is asked for as SMALLINT, it is BIGINT .before that INT."):
-        wanted_typed_columns(widened, pa.schema([pa.field("id", pa.int16())]))
+    with pytest.raises(Invalid, match=r"column 'id' is asked for as SMALLINT, it is BIGINT or INT: ask for that"):
+        wanted_columns(widened, pa.schema([pa.field("id", pa.int16())]))
     assert named_columns(widened, ["id"]).schema == pa.schema([pa.field("id", pa.int64(), False)])
     loose = pa.list_(pa.field("element", pa.struct([("a", pa.int32()), ("b", pa.string())])))
-    found = wanted_typed_columns(COLUMNS, pa.schema([("tags", loose)]))
+    found = wanted_columns(COLUMNS, pa.schema([("tags", loose)]))
     assert found.payload is not None
     assert found.payload.types == [loose], "what may not be null is asked for as what may"
     added = with_added(COLUMNS, "coupon STRING")
@@ -101,27 +96,30 @@ VALUE = ("value", "binary")
 
 
 def of_typed(asked: Sequence[Any]) -> WantedColumns:
-    return wanted_typed_columns(COLUMNS, pa.schema(asked))
+    return wanted_columns(COLUMNS, pa.schema(asked))
+
+
+def of_untyped(asked: Sequence[Any]) -> WantedColumns:
+    return wanted_columns(None, pa.schema(asked))
 
 
 REFUSED: list[tuple[Callable[[Any], object], list[Any], str]] = [
-    (wanted_source_columns, [], ".schema() names no column: name some of key string, value binary or string"),
-    (wanted_source_columns, [VALUE, ("price", "double")], "from_json(value, ...)"),
-    (
-        wanted_source_columns,
-        [("value", "int")],
-        "'value' has type int in .schema(), a partq source has it as binary or strin",
-    ),
-    (wanted_source_columns, [VALUE, ("Value", "string")], "'Value' is named twice in .schema() (as 'value' before)"),
-    *((named_source_columns, names, "is not allowed: give some of key,") for names in ([], ["price"], ["key", "KEY"])),
+    (of_untyped, [], "no column is named: name some of key, value, queue, partition, "),
+    (of_untyped, [("price", pa.float64())], "column 'price' is none of the queue's: name some of key, value"),
+    (of_untyped, [("price", pa.float64())], "from_json(value, ...)"),
+    (of_untyped, [("value", pa.int32())], "column 'value' is asked for as INT, it is BINARY or STRING: ask for that"),
+    (of_untyped, [("value", pa.binary()), ("Value", pa.string())], "column 'value' is asked for twice: name it once"),
+    (partial(named_columns, None), [], "no column is named: name some of key,"),
+    (partial(named_columns, None), ["price"], "column 'price' is none of the queue's: name some of key,"),
+    (partial(named_columns, None), ["key", "KEY"], "column 'key' is asked for twice"),
     (check_sink_columns, [VALUE, ("headers", "array<struct<key:string,value:string>>")], "'headers' has type"),
     (check_sink_columns, [("Value", "string")], "'Value' (string) is no column of a partq sink"),
     (check_sink_columns, [VALUE, VALUE], "'value' is there 2 times"),
     (of_typed, [("id", pa.duration("us"))], "column 'id' is asked for as duration[us], it is INT"),
     (of_typed, [metadata("offset"), metadata("offset")], "column '_metadata' is asked for twice"),
     (of_typed, [("_metadata", pa.struct([("key", pa.string())]))], "'_metadata' has no field 'key': it is STRUCT<"),
-    (of_typed, [metadata("offset", "Offset")], "field 'Offset' of column '_metadata' is asked for twice"),
-    (of_typed, [("_metadata", pa.struct([("offset", pa.int32())]))], "its field 'offset' is BIGINT, without NOT NULL"),
+    (of_typed, [metadata("offset", "Offset")], "in column '_metadata', column 'offset' is asked for twice"),
+    (of_typed, [("_metadata", pa.struct([("offset", pa.int32())]))], "in column '_metadata', column 'offset' is asked"),
     (of_typed, [metadata("offset").with_nullable(False)], "'_metadata' is asked for as NOT NULL: leave NOT NULL out"),
 ]
 
@@ -211,7 +209,7 @@ def test_small_pieces_are_joined_and_large_ones_cut_without_a_copy() -> None:
     large = piece(0, 0, 100_000)
     found = made([large, piece(0, 100_000, 0)])
     assert [len(chunk) for chunk in found.column(0).chunks] == [*[MOST_ROWS] * 3, 100_000 - 3 * MOST_ROWS]
-    text = made([large], message_columns(wanted_source_columns([("value", "string")])))
+    text = made([large], of_untyped([("value", pa.string())]))
     assert text.column("value").to_pylist() == [str(at) for at in range(100_000)]
     stored = large.batch.column(1).buffers()[2].address
     for table in (found, text):
@@ -235,10 +233,7 @@ def test_a_value_that_is_asked_for_as_text_and_is_not_utf8_is_named(bad: int) ->
     contents = [b"gr\xc3\xb6\xc3\x9fe"] * 50_000
     contents[bad] = b"\xc3"
     batch = pa.RecordBatch.from_arrays([pa.nulls(50_000, pa.string()), pa.array(contents)], schema=segment_schema())
-    given_piece, text = (
-        Piece(3, 100, 0, batch),
-        message_columns(wanted_source_columns([("offset", "bigint"), ("value", "string")])),
-    )
+    given_piece, text = Piece(3, 100, 0, batch), of_untyped([("offset", pa.int64()), ("value", pa.string())])
     says = rf"offset {100 + bad} of partition 3 of queue 'orders' is not UTF-8 \(b'\\xc3'\).*ask for value BINARY"
     with pytest.raises(Invalid, match=says):
         made([given_piece], text)
@@ -329,13 +324,13 @@ def publishes(draw: st.DrawFn) -> tuple[Columns | None, Plan]:
 
 def asked(draw: Callable[..., Any], columns: Columns | None) -> WantedColumns:
     """Some columns in any order, a value as bytes or as text."""
-    fields = SOURCE_TYPES if columns is None else METADATA_TYPES
+    fields = MESSAGES.names if columns is None else METADATA_TYPES
     names = draw(st.permutations(list(fields)))[: draw(st.integers(1, len(fields)))]
     if columns is None:
-        kind = draw(st.sampled_from([0, -1]))
-        return message_columns(wanted_source_columns([(name, SOURCE_TYPES[name][kind]) for name in names]))
+        kinds = {**METADATA_TYPES, "key": pa.string(), "value": draw(st.sampled_from([pa.string(), pa.binary()]))}
+        return of_untyped([(name, kinds[name]) for name in names])
     own = draw(st.permutations([*schema_of(columns), metadata(*names)]))
-    return wanted_typed_columns(columns, pa.schema(own[: draw(st.integers(1, len(own)))]))
+    return wanted_columns(columns, pa.schema(own[: draw(st.integers(1, len(own)))]))
 
 
 @pytest.mark.conformance("TYP-01")

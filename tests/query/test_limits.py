@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.log import tree
 from partq_spark.log.model import Entry, Head, Slice
 from partq_spark.log.settings import QueueConfig
+from partq_spark.log.tree import Losses
 from partq_spark.query import limits, planning
 from partq_spark.query.limits import BatchLimits, Unacknowledged
-from partq_spark.query.planning import Losses
 from partq_spark.query.settings import Boundary
 
 T = TypeVar("T")
@@ -249,7 +250,7 @@ def test_a_query_reads_exactly_what_can_still_be_read_and_goes_on_where_somethin
     """
     present = head(*(there for there, _ in cases))
     spans = dict(enumerate([*(wanted for _, wanted in cases), beyond]))
-    kept, told = either(lambda fails, warn: planning.untrimmed(present, spans, Losses(fails, warn)))
+    kept, told = either(lambda fails, warn: tree.untrimmed(present, spans, Losses(fails, warn)))
     assert len(kept) == len(cases)
     lost = int(beyond[1] > 0)
     for partition, ((earliest, end), (start, to)) in enumerate(cases):

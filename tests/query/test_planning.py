@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Head, Origin
 from partq_spark.log.settings import QueueConfig
+from partq_spark.log.tree import Losses
 from partq_spark.query import offsets
 from partq_spark.query.acknowledgements import GivenOut, RoundPosition
 from partq_spark.query.limits import BatchLimits
 from partq_spark.query.offsets import BatchEnd, BatchSpan
-from partq_spark.query.planning import BatchPlan, Losses, begin, begin_manual, left_out, planned_batch
+from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, planned_batch
 
 HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
 
@@ -196,7 +198,9 @@ def text(end: BatchEnd) -> str:
 
 def test_the_encoding_is_this_one() -> None:
     """With a group it says since when the group is there."""
-    end = BatchEnd(queue_id="0123456789abcdef", spans={10: BatchSpan(0, 1, 5, 0), 2: BatchSpan(0, 7, 7, 0)})
+    end = BatchEnd(
+        queue_id="0123456789abcdef", group=None, flow=None, spans={10: BatchSpan(0, 1, 5, 0), 2: BatchSpan(0, 7, 7, 0)}
+    )
     assert text(end) == (
         '{"v": 1, "queue": "0123456789abcdef", "group": null, "flow": null, '
         '"p": {"2": [0, 7, 7, 0], "10": [0, 1, 5, 0]}}'
@@ -211,7 +215,7 @@ def test_equal_ends_have_one_text_which_a_trip_through_sparks_log_does_not_chang
 ) -> None:
     shuffled = list(end.spans.items())
     order.shuffle(shuffled)
-    assert text(replace(end, spans=dict(shuffled))) == text(end)
+    assert text(structs.replace(end, spans=dict(shuffled))) == text(end)
     decoded = offsets.decode(json.loads(text(end)))
     assert decoded == end
     assert text(decoded) == text(end) == json.dumps(json.loads(text(end)))
@@ -255,7 +259,7 @@ def test_an_offset_of_elsewhere_is_refused_and_a_malformed_one_corrupt(
 
 
 def test_an_offset_of_another_queue_is_refused_with_both_ids() -> None:
-    end = BatchEnd(queue_id="first", spans={})
+    end = BatchEnd(queue_id="first", group=None, flow=None, spans={})
     offsets.require_same_queue(end, "first", "queue 'orders'")
     with pytest.raises(Invalid, match=r"first.*queue 'orders'.*second.*deleted and created again"):
         offsets.require_same_queue(end, "second", "queue 'orders'")

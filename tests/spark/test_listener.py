@@ -44,7 +44,7 @@ def source(
     said = {"queue": queue, "partitions": partitions, **more}
     spans = {0: BatchSpan(1, 10, 10 + rows, 0), 1: BatchSpan(1, 7, 7, 0)}
     group = more.get("group")
-    end = BatchEnd(queue_id="q", spans=spans, group=group, since=1, deliveries=4 if by_hand else None)
+    end = BatchEnd(queue_id="q", spans=spans, group=group, since=1, flow=None, deliveries=4 if by_hand else None)
     return SimpleNamespace(
         latestOffset=json.dumps(said), startOffset="{}", endOffset=json.dumps(encode(end)), numInputRows=2 * rows
     )

@@ -46,7 +46,7 @@ def test_a_source_is_refused_at_load_by_what_it_is_at_its_first_plan_and_with_a_
     refuses("'maxMessagesPerTrigger' (value '5') is for str", orders.read("orders", maxMessagesPerTrigger="5").collect)
     cases = [
         ("endingOffsets' (value 'latest') is for batch reads", None, {"endingOffsets": "latest"}),
-        ("column 'price' (double) is no column of a partq source", "value string, price double", {}),
+        ("column 'price' is none of the queue's", "value string, price double", {}),
         ("'codec' (value 'lz4') is unknown", "key string", {"codec": "lz4"}),
     ]
     for number, (says, columns, options) in enumerate(cases):

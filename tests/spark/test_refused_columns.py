@@ -148,12 +148,15 @@ SOURCES: list[tuple[str, StructType]] = [
     ("'_metadata' is asked for as STRING: it is", named(_metadata=StringType())),
 ]
 HEADERS = ArrayType(StructType([StructField("key", StringType(), False), field("value", types.BinaryType())]))
+NO_NULLS = ArrayType(StructType([field("key", StringType()), field("value", types.BinaryType())]), containsNull=False)
 UNTYPED_SOURCES: list[tuple[str, StructType]] = [
-    ("column 'price' (double) is no column of a partq source, which has key string", spark("price DOUBLE")),
-    ("column 'offset' has type int in .schema(), a partq source has it as bigint", spark("offset INT")),
-    ("column 'KEY' is named twice in .schema()", spark("key STRING", *spark("KEY STRING"))),
-    ("column 'key' is NOT NULL in .schema() (string not null)", spark("key STRING NOT NULL")),
-    ("'headers' is NOT NULL in .schema() (array<struct<key:string not null,value:binary>>)", named(headers=HEADERS)),
+    ("queue 'orders' is untyped: column 'price' is none of the queue's: name some of key", spark("price DOUBLE")),
+    ("column 'offset' is asked for as INT, it is BIGINT: ask for that and cast it in the query", spark("offset INT")),
+    ("column 'key' is asked for twice: name it once", spark("key STRING", *spark("KEY STRING"))),
+    ("column 'key' is asked for as NOT NULL, it may be null: leave NOT NULL out", spark("key STRING NOT NULL")),
+    ("column 'key' is asked for as string collate UNICODE, it is STRING", named(key=StringType("UNICODE"))),
+    ("'headers' is asked for as ARRAY<STRUCT<key: STRING NOT NULL, value: BINARY>>, it is", named(headers=HEADERS)),
+    ("'headers' is asked for as ARRAY<STRUCT<key: STRING, value: BINARY>> whose", named(headers=NO_NULLS)),
 ]
 
 

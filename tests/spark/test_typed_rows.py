@@ -177,7 +177,7 @@ def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(ca
     given = spark(again or "value BINARY")
     calls.append("orders", given, sent(given, [2**40 if again else b"v"]))
     says = (
-        "column 'id' .int. is no column of a partq source",
+        "column 'id' is none of the queue's",
         "column '(name' is none of the queue's|id' is asked for as INT, it is BIGINT)",
     )
     for attempt in (stream.batch, lambda: calls.read("orders", loaded)):

@@ -20,8 +20,8 @@ from pyarrow import types as is_
 
 from partq_spark.base.errors import BadRow, Invalid
 from partq_spark.base.words import EPOCH
-from partq_spark.log.schema.columns import Column, Columns, find_name, shown_names
-from partq_spark.log.schema.ddl import parse_type, type_text
+from partq_spark.log.schema.columns import find_name, shown_names
+from partq_spark.log.schema.ddl import said_type, type_text
 from partq_spark.log.schema.forms import as_form, entries_of, first_bad, first_not_utf8
 from partq_spark.log.schema.types import filled, normal, widens, without_not_null
 
@@ -54,7 +54,7 @@ class Conversion:
             name = find_name(names, field.name)
             if name is None:
                 raise Invalid(
-                    f"column {field.name!r} ({_said(field.type)}) is none of the queue's ({shown_names(names)}):"
+                    f"column {field.name!r} ({said_type(field.type)}) is none of the queue's ({shown_names(names)}):"
                     " leave it out, or add it with `partq queue alter --add-column`"
                 )
             if name in places:
@@ -63,8 +63,8 @@ class Conversion:
             wanted = schema.field(name)
             if not _fits(field.type, wanted.type, nullable=wanted.nullable):
                 raise Invalid(
-                    f"column {field.name!r} has type {_said(field.type)}, the queue's is {type_text(wanted.type)}: cast"
-                    " it"
+                    f"column {field.name!r} has type {said_type(field.type)}, the queue's is {type_text(wanted.type)}:"
+                    " cast it"
                 )
             places[name] = index
         for field in schema:
@@ -115,11 +115,6 @@ def _fits(given: pa.DataType, wanted: pa.DataType, *, nullable: bool) -> bool:
         return False
     found, wanted = without_not_null(found), without_not_null(wanted)
     return found == wanted or widens(found, wanted)
-
-
-def _said(kind: pa.DataType) -> str:
-    found = normal(kind)
-    return str(kind) if found is None else type_text(found)
 
 
 # ---- what is refused
@@ -262,51 +257,6 @@ def _loaded(column: pa.Array, field: pa.Field) -> pa.Array:
             "type in .schema())"
         )
         raise _refused(row, field.name, said) from None
-
-
-def chosen_columns(columns: Columns, wanted: pa.Schema) -> pa.Schema:
-    """The columns that a reader asks for, `wanted` in the normal form, under the names that the queue has for them:
-    what a `RangeReader` takes. Names match exactly, else in another case.
-
-    A type may be any that the column has had. Raises `Invalid`: no such column, one that is named twice, another type,
-    NOT NULL for one that may be null.
-    """
-    fields: list[pa.Field] = []
-    for field in wanted:
-        column = columns.column(field.name)
-        if column is None:
-            raise Invalid(f"column {field.name!r} is none of the queue's: name some of {shown_names(columns.names)}")
-        if any(known.name == column.name for known in fields):
-            raise Invalid(f"column {column.name!r} is asked for twice: name it once")
-        _check_type(column, field)
-        fields.append(pa.field(column.name, field.type, field.nullable))
-    return pa.schema(fields)
-
-
-def _check_type(column: Column, field: pa.Field) -> None:
-    if not any(_gives(parse_type(text), field.type) for text in column.types()):
-        had = [text for text in column.types() if text != column.type]
-        before = f" (before that {', '.join(had)})" if had else ""
-        raise Invalid(
-            f"column {field.name!r} is asked for as {type_text(field.type)}, it is {column.type}{before}: ask for that "
-            "and cast it in the query"
-        )
-    if not field.nullable and column.nullable:
-        raise Invalid(f"column {field.name!r} is asked for as NOT NULL, it may be null: leave NOT NULL out")
-
-
-def _gives(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether it is the same type, where what may not be null may also be asked for as what may."""
-    if is_.is_map(kind) and is_.is_map(wanted):
-        return _gives(kind.key_type, wanted.key_type) and _gives(kind.item_type, wanted.item_type)
-    if is_.is_list(kind) and is_.is_list(wanted):
-        return _gives(kind.value_type, wanted.value_type)
-    if is_.is_struct(kind) and is_.is_struct(wanted) and kind.num_fields == wanted.num_fields:
-        return all(
-            have.name == want.name and (want.nullable or not have.nullable) and _gives(have.type, want.type)
-            for have, want in zip(kind, wanted, strict=True)
-        )
-    return bool(kind == wanted)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

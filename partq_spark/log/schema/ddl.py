@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.columns import name_text
-from partq_spark.log.schema.types import MAX_DEPTH, SIMPLE_TYPES, TOO_DEEP, check_columns, list_of, map_of
+from partq_spark.log.schema.types import MAX_DEPTH, SIMPLE_TYPES, TOO_DEEP, check_columns, list_of, map_of, normal
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a DDL: the head carries it, and every publish writes the head."""
@@ -89,6 +89,12 @@ def type_text(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(_column_text(field, ': ') for field in kind)}>"
     return _TEXTS[kind]
+
+
+def said_type(kind: pa.DataType) -> str:
+    """Any type, for a message: in Spark's words if a queue keeps its values, else in Arrow's."""
+    found = normal(kind)
+    return str(kind) if found is None else type_text(found)
 
 
 def _column_text(field: pa.Field, between: str) -> str:
@@ -288,21 +294,20 @@ def parse_struct_json(text: str) -> pa.Schema:
     kept: they may. Raises `Invalid`, by column where it can.
     """
     try:
-        found = json.loads(text)
+        match json.loads(text):
+            case {"type": "struct", "fields": [*fields]}:
+                schema = pa.schema([_json_field(field, "") for field in fields])
+            case _:
+                raise ValueError("another document")
     except RecursionError:
         raise Invalid(f"schema is {TOO_DEEP}") from None
     except ValueError:
-        found = None
-    match found:
-        case {"type": "struct", "fields": [*fields]}:
-            schema = pa.schema([_json_field(field, "", 1) for field in fields])
-        case _:
-            raise Invalid("schema is no JSON of a StructType: give the text of StructType.json(), or a DDL")
+        raise Invalid("schema is no JSON of a StructType: give the text of StructType.json(), or a DDL") from None
     check_columns(schema)
     return schema
 
 
-def _json_field(found: Any, path: str, depth: int) -> pa.Field:
+def _json_field(found: Any, path: str) -> pa.Field:
     match found:
         case {"name": str(name), "type": kind, "nullable": bool(nullable)}:
             where = f"{path}.{name}" if path else name
@@ -310,20 +315,18 @@ def _json_field(found: Any, path: str, depth: int) -> pa.Field:
             raise _refused_column(path, "is no field of a StructType")
     if _COLLATIONS in (found.get("metadata") or ()):
         raise _refused_column(where, "has a collation, which is not kept: leave it out, and name it where you compare")
-    return pa.field(name, _json_type(kind, where, depth), nullable)
+    return pa.field(name, _json_type(kind, where), nullable)
 
 
-def _json_type(found: Any, where: str, depth: int) -> pa.DataType:
-    if depth > MAX_DEPTH:
-        raise _refused_column(where, f"is {TOO_DEEP}")
+def _json_type(found: Any, where: str) -> pa.DataType:
     match found:
         case {"type": "array", "elementType": element}:
-            return list_of(_json_type(element, f"{where}.element", depth + 1))
+            return list_of(_json_type(element, f"{where}.element"))
         case {"type": "map", "keyType": key, "valueType": value}:
-            kind = _json_type(key, f"{where}.key", depth + 1)
-            return map_of(kind, _json_type(value, f"{where}.value", depth + 1))
+            kind = _json_type(key, f"{where}.key")
+            return map_of(kind, _json_type(value, f"{where}.value"))
         case {"type": "struct", "fields": [_, *_] as fields}:
-            return pa.struct([_json_field(field, where, depth + 1) for field in fields])
+            return pa.struct([_json_field(field, where) for field in fields])
         case str() if _JSON_TYPE.fullmatch(found):
             with suppress(Invalid):
                 return parse_type(found)

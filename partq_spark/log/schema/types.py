@@ -227,3 +227,17 @@ def without_not_null(kind: pa.DataType) -> pa.DataType:
     if is_.is_struct(kind):
         return pa.struct([pa.field(field.name, without_not_null(field.type)) for field in kind])
     return kind
+
+
+def gives(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether it is the same type, where what may not be null may also be asked for as what may."""
+    if is_.is_map(kind) and is_.is_map(wanted):
+        return gives(kind.key_type, wanted.key_type) and gives(kind.item_type, wanted.item_type)
+    if is_.is_list(kind) and is_.is_list(wanted):
+        return gives(kind.value_type, wanted.value_type)
+    if is_.is_struct(kind) and is_.is_struct(wanted) and kind.num_fields == wanted.num_fields:
+        return all(
+            have.name == want.name and (want.nullable or not have.nullable) and gives(have.type, want.type)
+            for have, want in zip(kind, wanted, strict=True)
+        )
+    return bool(kind == wanted)
