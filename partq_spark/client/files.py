@@ -80,7 +80,7 @@ class Rows:
         known = [self.columns.column(name) for name in file.columns]
         kinds = [pa.string() if column is None else schema.field(column.name).type for column in known]
         given = pa.schema(list(zip(file.columns, kinds, strict=True)))
-        places = self._taking(file.name, given, only_columns=True).places  # CSV holds neither headers nor structs
+        places = self._taking(file.name, given).places
         how = [(field, place, field_of_csv(field)) for field, place in zip(schema, places, strict=True)]
 
         def made(rows: list[list[str]]) -> pa.RecordBatch:
@@ -124,12 +124,12 @@ class Rows:
         taking = self._taking(name, pa.schema([file.schema.field(each) for each in names]))
         return MessageSource(file, file.parts(names), lambda batch: taking(batch.select(names)))
 
-    def _taking(self, name: str, given: pa.Schema, *, only_columns: bool = False) -> Conversion:
+    def _taking(self, name: str, given: pa.Schema) -> Conversion:
         """How the queue takes a file's columns. Raises `Invalid` that names the file and the first that does not
         fit.
         """
         try:
-            return rows_taking(given, self.stage, only_columns=only_columns)
+            return rows_taking(given, self.stage)
         except Invalid as error:
             raise Invalid(f"{name}: {error}") from None
 

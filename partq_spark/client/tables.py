@@ -37,14 +37,13 @@ _NUMBER = r"\A-?(0|[1-9][0-9]*)(\.[0-9]+)?\z"
 _CONTROL = r"[\x00-\x1f]"
 
 
-def rows_taking(given: pa.Schema, stage: Stage, *, only_columns: bool = False) -> Conversion:
+def rows_taking(given: pa.Schema, stage: Stage) -> Conversion:
     """How a typed queue takes columns, by name. `_headers` may be among them, and `_metadata`, which readers get and
-    is left out, unless it is `only_columns` of the queue that can be. Raises `Invalid` naming the column that it does
-    not take, with both types.
+    is left out. Raises `Invalid` naming the column that it does not take, with both types.
     """
-    schema = segment_schema(stage.columns, headers=not only_columns and HEADERS_NAME in given.names)
+    schema = segment_schema(stage.columns, headers=HEADERS_NAME in given.names)
     try:
-        return Conversion.to_queue(given, schema, beside=() if only_columns else (METADATA,))
+        return Conversion.to_queue(given, schema, beside=(METADATA,))
     except Invalid as error:
         raise Invalid(f"queue {stage.queue!r} cannot take these rows: {error}") from None
 

@@ -123,7 +123,7 @@ COLUMNS: list[tuple[str, Any, str]] = [
         "id,colour\n1,2\n",
         ": queue 'rows' cannot take these rows: column 'colour' (STRING) is none of the queue",
     ),
-    ("a.csv", "id,_metadata\n1,2\n", "column '_metadata' (STRING) is none of the queue's"),
+    ("a.csv", "id,_headers\n1,2\n", "column '_headers' has type STRING, the queue's is ARRAY<STRUCT<"),
     ("a.csv", "name,total\nx,2\n", "column 'id' (BIGINT NOT NULL) is missing: the queue needs it in every row"),
     # The first line that is wrong is named, whatever the order of columns.
     ("a.csv", "id,small\n1,1\n2,x\ny,2\n", "line 3, column 'small': 'x' is no TINYINT"),

@@ -80,6 +80,14 @@ def test_csv_is_read_by_the_types_of_the_columns_and_what_browse_prints_is_read_
     assert others == [row, empty] * 3
 
 
+def test_what_readers_get_beside_the_columns_is_left_out_of_a_file(rows: Partq, tmp_path: Path) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("_metadata,id,name\n7,1,x\n")
+    rows("publish", "orders", "--file", str(file))
+    (row,) = rows.browse("orders")
+    assert (row["id"], row["name"]) == (1, "x")
+
+
 def test_headers_are_printed_and_read(rows: Partq) -> None:
     line = {"id": 1, "_headers": {"trace": "7f3a", "raw": None}, "_metadata": {"offset": 7}}
     rows("publish", "orders", stdin=json_lines([line, {"id": 2}]))
