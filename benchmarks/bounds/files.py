@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow as pa
@@ -69,12 +70,10 @@ def files(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 def demo(settings: Settings) -> tuple[list[Measure], list[str]]:
     """The whole demo, from its start to its proof."""
-    folder = settings.work / "demo"
     took: list[float] = []
     for _ in range(settings.rounds):
-        folder.mkdir()
-        took.append(_partq("demo", "--json", temporary=folder))
-        shutil.rmtree(folder)
+        with TemporaryDirectory(prefix="pq-", dir="/tmp") as folder:  # sockets lie below it, whose paths are short
+            took.append(_partq("demo", "--json", temporary=folder))
     return [figure("the demo, from start to end", took, "s")], []
 
 
@@ -107,18 +106,18 @@ def _write(table: pa.Table, folder: Path) -> None:
     (folder / "rows.jsonl").write_text("".join(lines))
 
 
-def _partq(*arguments: str, temporary: Path | None = None) -> float:
-    """How long a command takes, in seconds. Raises `subprocess.SubprocessError` if it fails."""
+def _partq(*arguments: str, temporary: str | None = None) -> float:
+    """How long a command takes, in seconds. Raises `RuntimeError` with what it says if it fails."""
     begun_s = time.perf_counter()
     _python("-m", "partq_spark", *arguments, temporary=temporary)
     return time.perf_counter() - begun_s
 
 
-def _python(*arguments: str, temporary: Path | None = None) -> str:
-    """What a Python that finds nothing in its working directory prints."""
-    environment = dict(os.environ) if temporary is None else {**os.environ, "TMPDIR": str(temporary)}
+def _python(*arguments: str, temporary: str | None = None) -> str:
+    """What a Python that finds nothing in its working directory prints. Raises as `_partq`."""
+    environment = dict(os.environ) if temporary is None else {**os.environ, "TMPDIR": temporary}
     command = [sys.executable, "-P", *arguments]
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True
-    )
-    return done.stdout.decode()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments[:4])}: {done.stderr[-1000:]}")
+    return done.stdout
