@@ -100,18 +100,21 @@ def default_columns(columns: Columns | None, include_headers: bool) -> WantedCol
 
 def named_columns(columns: Columns | None, names: Sequence[str] | None) -> WantedColumns:
     """The columns of these names as they are today; `_metadata` without headers. None: all but headers. Raises
-    `Invalid` as `wanted_columns`.
+    `Invalid` as `wanted_columns`, naming the argument `columns`.
     """
     if names is None:
         return default_columns(columns, False)
     default = default_columns(columns, columns is None).schema
     fields = []
-    for name in names:
-        found = find_name(default.names, name)
-        if found is None:
-            raise _unknown(columns, name)
-        fields.append(default.field(found).with_name(name))
-    return wanted_columns(columns, pa.schema(fields))
+    try:
+        for name in names:
+            found = find_name(default.names, name)
+            if found is None:
+                raise _unknown(columns, name)
+            fields.append(default.field(found).with_name(name))
+        return wanted_columns(columns, pa.schema(fields))
+    except Invalid as error:
+        raise Invalid(f"columns={[*names]!r:.60} is not possible: {error}") from None
 
 
 def wanted_columns(columns: Columns | None, wanted: pa.Schema) -> WantedColumns:

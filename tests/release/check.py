@@ -92,7 +92,8 @@ def check_contents(wheel: Path, sdist: Path, folder: Path) -> None:
         raise Failed(f"pyproject.toml has version {version}, partq.__version__ is {partq.__version__}: make them equal")
 
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(folder)
     (source,) = folder.glob("partq-*")
     tracked = run(["git", "ls-files"], cwd=ROOT).splitlines()
     if missing := {name for name in tracked if not (source / name).exists()}:
