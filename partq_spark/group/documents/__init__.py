@@ -98,12 +98,12 @@ class Swap(DocumentOperation[str | None]):
 
 @dataclass(frozen=True, slots=True)
 class Remove(DocumentOperation[bool]):
-    """Remove the document whose token is `expected` (None: whatever it is). False: it is another one by now. One that
-    is gone already counts as removed.
+    """Remove the document whose token is `expected`. False: it is another one by now. One that is gone already counts
+    as removed.
     """
 
     name: str
-    expected: str | None
+    expected: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +255,7 @@ class ObjectDocuments(Documents):
             # One's own success, which something in between has sent again.
             return found.etag if isinstance(found, Document) and _content(found) == operation.value else None
 
-    def _remove(self, name: str, expected: str | None) -> bool:
-        if expected is None:
-            self._store.delete(name)
-            return True
+    def _remove(self, name: str, expected: str) -> bool:
         try:
             self._store.remove(name, expected=expected)
         except Conflict:
