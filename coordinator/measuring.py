@@ -91,9 +91,6 @@ class _Measured:
         self._target = target
         self._calls = calls
 
-    def __repr__(self) -> str:
-        return f"measured({self._target!r})"
-
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
         if name in ASIDE or not callable(found):

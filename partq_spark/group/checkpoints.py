@@ -78,9 +78,6 @@ class CheckpointStore:
         self._ends = ends
         self._effects = effects if effects is not None else Effects()
 
-    def __repr__(self) -> str:
-        return f"CheckpointStore({self._store!r}, {self._folder!r})"
-
     def name_of(self, partition: int) -> str:
         """The blob of a partition."""
         return f"{self._folder}{partition}"

@@ -219,9 +219,6 @@ class GroupMembership(Membership):
         self._name = f"flow {flow} of group {group}"
         self._holdings = FlowHoldings(self._name)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._group}, {self._flow!r})"
-
     @property
     def flow(self) -> str:
         """The flow's name."""

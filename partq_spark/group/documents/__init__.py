@@ -197,9 +197,6 @@ class ObjectDocuments(Documents):
         self._store = store
         self._effects = store_effects()
 
-    def __repr__(self) -> str:
-        return f"ObjectDocuments({self._store.url!r})"
-
     @property
     def url(self) -> str:
         return "store"

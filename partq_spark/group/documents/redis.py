@@ -50,9 +50,6 @@ class RedisDocuments(Documents):
         self._group = group
         self._listener: Listener | None = None
 
-    def __repr__(self) -> str:
-        return f"RedisDocuments({self.url!r})"
-
     @property
     def url(self) -> str:
         return self._client.url

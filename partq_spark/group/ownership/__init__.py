@@ -84,9 +84,6 @@ class Ownership(Flows):
         super().__init__(documents)
         self._effects = effects if effects is not None else Effects()
 
-    def __repr__(self) -> str:
-        return f"Ownership({self.documents!r})"
-
     def close(self) -> None:
         """Give back connections; the store is not used afterwards."""
         self.documents.close()
