@@ -12,6 +12,7 @@ here: they come as arguments, so that a simulation runs several of these side by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from coordinator.acting import Bookkeeping, Fences
@@ -141,10 +142,8 @@ class GroupRuntime:
         written, self._written = self._written, None
         if written is not None and self._leadership.timers.deadlines_s:
             # The timers go with the lease: what remains of them is left behind in the state itself.
-            try:
+            with suppress(Conflict):  # another one leads, and knows better
                 self._write(written.state, (), written.token)
-            except Conflict:
-                pass  # another one leads, and knows better
             self._written = None
         self._leadership.release()
 
