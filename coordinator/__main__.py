@@ -19,7 +19,7 @@ from pathlib import Path
 from coordinator.figures import Figures
 from coordinator.health import Answers, PageServer, access_beside_health, serve
 from coordinator.logs import Listener, Log, coordinator_logger, one_line, print_lines
-from coordinator.measuring import DOCUMENT_OPERATIONS, STORE_OPERATIONS, Tally, measured
+from coordinator.measuring import Tally, measured
 from coordinator.metrics import samples
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
@@ -83,14 +83,14 @@ def _serve(settings: Settings, environ: Mapping[str, str]) -> int:
     for hear in (tally.hear, timeline.add):
         coordinator_logger(settings.name).addHandler(Listener(hear))
     log = Log(settings.name)
-    store = measured(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store, STORE_OPERATIONS)
+    store = measured(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store)
     # Ownership as objects is asked about once a second: what fails is asked again by its caller.
-    impatient = measured(open_store(settings.store, retry_timeout_s=0.0), tally.store, STORE_OPERATIONS)
+    impatient = measured(open_store(settings.store, retry_timeout_s=0.0), tally.store)
     ownership = open_ownership(
         settings.ownership,
         store=impatient,
         environ=environ,
-        around=lambda documents: measured(documents, tally.ownership, DOCUMENT_OPERATIONS),
+        around=lambda documents: measured(documents, tally.ownership),
     )
     service = Service(settings, store=store, ownership=ownership)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid
@@ -209,20 +209,19 @@ class PageServer:
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in OWN_PATHS:
-            await self._answer(scope, send)
+            await self._answer(scope, receive, send)
             return
         async with self._loading:
             if self._page is None:
                 self._page = await asyncio.to_thread(self._loaded)
         await self._page.app(scope, receive, send)
 
-    async def _answer(self, scope: Scope, send: Send) -> None:
-        asked = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = await asyncio.to_thread(self._answers.answer, scope["path"], asked)
-        headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body)), **answer.headers}
-        sent: list[Any] = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": sent})
-        await send({"type": "http.response.body", "body": answer.body})
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.datastructures import Headers
+        from starlette.responses import Response
+
+        answer = await asyncio.to_thread(self._answers.answer, scope["path"], Headers(scope=scope))
+        await Response(answer.body, answer.status, answer.headers, answer.content_type)(scope, receive, send)
 
     def _loaded(self) -> Page:
         from partq_spark.page.app import Page

@@ -7,7 +7,7 @@ A call to the object store counts with the tries that it took; a listing with th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -80,35 +80,20 @@ class Calls:
             histogram.observe(time.perf_counter() - begun_s)
 
 
-STORE_OPERATIONS: Final = {
-    "create",
-    "writer",
-    "read",
-    "load",
-    "swap",
-    "remove",
-    "delete",
-    "list",
-    "list_folders",
-    "sweep_temporary",
-}
-DOCUMENT_OPERATIONS: Final = {"ask", "drop"}
+ASIDE: Final = {"close", "probe", "time_us", "where", "wait", "look_at_place"}
+"""What is no call of a store, or waits for others, or is counted where it reads."""
 
 
 class _Measured:
-    """Passes everything on to `target`; calls of `operations` are counted."""
+    """Passes everything on to `target`; its calls are counted, but for those `ASIDE`."""
 
-    def __init__(self, target: object, calls: Calls, operations: Container[str]) -> None:
+    def __init__(self, target: object, calls: Calls) -> None:
         self._target = target
         self._calls = calls
-        self._operations = operations
-
-    def __repr__(self) -> str:
-        return f"measured({self._target!r})"
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
-        if name not in self._operations:
+        if name in ASIDE or not callable(found):
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:
@@ -117,9 +102,9 @@ class _Measured:
         return call
 
 
-def measured(target: T, calls: Calls, operations: Container[str]) -> T:
+def measured(target: T, calls: Calls) -> T:
     """The same to its users."""
-    return cast("T", _Measured(target, calls, operations))
+    return cast("T", _Measured(target, calls))
 
 
 def _begun(answer: Any) -> Any:

@@ -6,6 +6,7 @@ A damaged checkpoint says nothing: the others count all the same, and it is look
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -249,7 +250,7 @@ class RemovedPartitions:
         self._now_s = now_s
         self._finished: dict[int, int] = {}  # partition → where it ends
         self._for: tuple[str, int] | None = None  # queue, and rewinds that were counted
-        self._looked_s: float | None = None
+        self._looked_s = -math.inf
 
     def forget(self) -> None:
         """Nothing is known any more."""
@@ -264,13 +265,16 @@ class RemovedPartitions:
             return facts
         known_for = (facts.queue_id, facts.rewinds)
         if known_for != self._for:
-            self._for, self._looked_s = known_for, None
+            self._for, self._looked_s = known_for, -math.inf
             self._finished.clear()
-        if self._unfinished(facts) and (self._looked_s is None or self._now_s() - self._looked_s >= LISTING_S):
+        if (left := self._unfinished(facts)) and self._now_s() - self._looked_s >= LISTING_S:
             self._looked_s = self._now_s()
-            self._look(facts)
+            found, damaged = self._make_checkpoints(facts).list_readable()
+            for number in left.keys() - damaged.keys():
+                if done_to(found.get(number), facts.starts[number]) >= left[number]:
+                    self._finished[number] = left[number]
         present = (number for number in facts.partitions if number not in facts.leaving)
-        return replace(facts, partitions=(*present, *self._unfinished(facts)))
+        return replace(facts, partitions=(*present, *sorted(self._unfinished(facts))))
 
     def finished(self, facts: GroupFacts) -> Mapping[int, int]:
         """Removed partitions that are known to be finished, and where they end; none if they were rewound since these
@@ -278,13 +282,7 @@ class RemovedPartitions:
         """
         if (facts.queue_id, facts.rewinds) != self._for:
             return {}
-        return {number: end for number, end in facts.leaving.items() if self._finished.get(number) == end}
+        return dict(facts.leaving.items() & self._finished.items())
 
-    def _unfinished(self, facts: GroupFacts) -> list[int]:
-        return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
-
-    def _look(self, facts: GroupFacts) -> None:
-        found, damaged = self._make_checkpoints(facts).list_readable()
-        for number, end in facts.leaving.items():
-            if number not in damaged and done_to(found.get(number), facts.starts[number]) >= end:
-                self._finished[number] = end
+    def _unfinished(self, facts: GroupFacts) -> Mapping[int, int]:
+        return dict(facts.leaving.items() - self._finished.items())

@@ -12,6 +12,7 @@ here: they come as arguments, so that a simulation runs several of these side by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from coordinator.acting import Bookkeeping, Fences
@@ -75,11 +76,11 @@ class GroupRuntime:
         self._settings = settings
         self._effects = effects or Effects()
         self._run = run
+        self._now_s = self._effects.now_s
         self._log = log = Log(settings.name, group=str(key))
         self._leadership = Leadership(store, key, settings=settings, effects=self._effects, log=log)
         self._term = 0
         self._written: Written | None = None
-        self._queue_id = ""
         self._flows: Mapping[str, FlowRecord] = {}  # as the last look showed them
         self._removed = RemovedPartitions(checkpoints, self._now_s)
         self._bookkeeping = Bookkeeping(store, key, log)
@@ -141,10 +142,8 @@ class GroupRuntime:
         written, self._written = self._written, None
         if written is not None and self._leadership.timers.deadlines_s:
             # The timers go with the lease: what remains of them is left behind in the state itself.
-            try:
+            with suppress(Conflict):  # another one leads, and knows better
                 self._write(written.state, (), written.token)
-            except Conflict:
-                pass  # another one leads, and knows better
             self._written = None
         self._leadership.release()
 
@@ -156,10 +155,10 @@ class GroupRuntime:
             self._log("info", "group_dropped", reason="its queue or group was deleted")
 
     def _step(self, facts: GroupFacts) -> float:
-        if self._written is not None and facts.queue_id != self._queue_id:
+        if self._written is not None and facts.queue_id != self._written.state.queue_id:
             facts = self._confirmed()
-        if self._written is not None and self._queue_id != facts.queue_id:
-            self._forget("the queue is another one")
+            if facts.queue_id != self._written.state.queue_id:
+                self._forget("the queue is another one")
         pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
@@ -195,7 +194,7 @@ class GroupRuntime:
         wait_s = self._settings.renewal_s
         due_s = next_deadline(state)
         if due_s is not None:
-            wait_s = min(wait_s, due_s - self._effects.now_s())
+            wait_s = min(wait_s, due_s - self._now_s())
         if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
             wait_s = min(wait_s, self._settings.handoff_look_s)
         retry_s = self._fences.next_s(pending(state))
@@ -214,7 +213,6 @@ class GroupRuntime:
 
     def _adopt(self, facts: GroupFacts) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
-        self._queue_id = facts.queue_id
         found = self._reconciliation.adopt(
             self._store,
             facts,
@@ -260,14 +258,14 @@ class GroupRuntime:
                 due.append(each)
             if len(due) == _FENCES_AT_ONCE:
                 break
-        checkpoints = self._make_checkpoints(facts)
+        checkpoints, queue_id = self._make_checkpoints(facts), written.state.queue_id
 
         def is_closed(each: Partition) -> bool:
             try:
                 found = checkpoints.read(each.partition)
             except PartqError:
                 return False  # its fence will say so, and the others do not wait for it
-            return found is not None and found.is_of(self._queue_id, each.owner, each.epoch) and not found.is_open
+            return found is not None and found.is_of(queue_id, each.owner, each.epoch) and not found.is_open
 
         for each, closed in zip(due, self._run(is_closed, due), strict=True):
             if closed:
@@ -331,9 +329,6 @@ class GroupRuntime:
         )
         self.handoffs.redelivered += sum(each.marked for each in done)
         return [each.event for each in done if each.event is not None]
-
-    def _now_s(self) -> float:
-        return self._effects.now_s()
 
 
 def _instances(state: GroupState) -> list[Owner]:

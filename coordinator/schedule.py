@@ -14,6 +14,7 @@ import queue as queues
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -226,11 +227,9 @@ class Schedule:
 
     def _release(self, job: Job, leader: Leader) -> None:
         leases = 0
-        try:
+        with suppress(Exception):  # the lease ends by itself
             leader.release()
             leases = 1
-        except Exception:  # noqa: BLE001, S110 - the lease ends by itself
-            pass
         self.call(partial(self._gave_up, job, leases))
 
     def _gave_up(self, job: Job, leases: int) -> None:

@@ -68,9 +68,8 @@ class Service:
         self.heads = Heads(store, settings.namespace, ownership=ownership.documents.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fence_threads = ThreadPoolExecutor(settings.fence_threads, thread_name_prefix="fence")
-        self._news_thread = ThreadPoolExecutor(1, thread_name_prefix="news")
-        # A step of housekeeping may take minutes: no group waits for it.
-        self._housekeeping_thread = ThreadPoolExecutor(1, thread_name_prefix="housekeeper")
+        # A wait for news takes a second, a step of housekeeping may take minutes: no group waits for either.
+        self._long_threads = ThreadPoolExecutor(2, thread_name_prefix="long")
         self._run_fences = side_by_side(self._fence_threads)
         # On a disk a look takes microseconds, and handing it to another thread takes more.
         self._look_side_by_side = in_a_row if store.url.startswith("file:") else self._run_fences
@@ -91,7 +90,7 @@ class Service:
             level="warning",
         )
         self._listening = self._make_job(
-            self._listen, self._news_thread, failed="news", recovered="news", level="warning"
+            self._listen, self._long_threads, failed="news", recovered="news", level="warning"
         )
         self._looking = self._make_job(
             self._look_at_heads, self._threads, failed="heads_failed", recovered="heads_recovered"
@@ -100,7 +99,7 @@ class Service:
         make_housekeeping = partial(
             self._make_job, failed="housekeeping_failed", recovered="housekeeping_recovered", level="warning"
         )
-        self._keeping_house = make_housekeeping(self._housekeeper.step, self._housekeeping_thread)
+        self._keeping_house = make_housekeeping(self._housekeeper.step, self._long_threads)
         self._house_lease = make_housekeeping(self._housekeeper.look, self._threads, leader=self._housekeeper)
         self._groups: dict[GroupKey, _Group] = {}
         self._stopping = threading.Event()
@@ -146,7 +145,7 @@ class Service:
             self._schedule.turn()
         self._log("info", "stopping", leading=sum(group.runtime.leading for group in self._groups.values()))
         released = self._schedule.end(STOP_WAIT_S)
-        for threads in (self._threads, self._fence_threads, self._news_thread, self._housekeeping_thread):
+        for threads in (self._threads, self._fence_threads, self._long_threads):
             threads.shutdown(wait=False, cancel_futures=True)
         self._log("info", "stopped", leases_released=released)
 

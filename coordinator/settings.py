@@ -32,49 +32,41 @@ Raw = str | int | float | bool
 # --- what may be set --------------------------------------------------------------------------------------------------
 
 
-def _at(key: str, env: str, low: float | None = None, high: float | None = None) -> Meta:
-    """Where a setting stands in the file (section and name), the variable that counts more, and its range."""
-    return Meta(ge=low, le=high, extra={"key": key, "env": env})
+def _at(key: str, low: float | None = None, high: float | None = None, *, env: str | None = None) -> Meta:
+    """Where a setting stands in the file (section and name), its range, and the variable that counts more, where that
+    is not called after the setting.
+    """
+    return Meta(ge=low, le=high, extra={"key": key} | ({"env": env} if env else {}))
 
 
-def _one_of(key: str, env: str, choices: tuple[str, ...]) -> Meta:
-    return Meta(pattern=rf"^({'|'.join(choices)})\Z", extra={**(_at(key, env).extra or {}), "choices": choices})
+def _one_of(key: str, choices: tuple[str, ...]) -> Meta:
+    return Meta(pattern=rf"^({'|'.join(choices)})\Z", extra={"key": key, "choices": choices})
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     """The configuration. Times are in seconds."""
 
-    store: Annotated[str, _at("store.url", "PARTQ_STORE")] = ""
-    namespace: Annotated[str, _at("store.namespace", "PARTQ_COORDINATOR_NAMESPACE")] = "default"
-    ownership: Annotated[str, _at("store.ownership", "PARTQ_OWNERSHIP")] = ""
-    name: Annotated[str, _at("leader.name", "PARTQ_COORDINATOR_NAME")] = ""
-    lease_timeout_s: Annotated[float, _at("leader.lease_timeout_s", "PARTQ_COORDINATOR_LEASE_TIMEOUT_S", 0.5, 600)] = (
-        5.0
-    )
-    renewal_s: Annotated[float, _at("leader.renewal_s", "PARTQ_COORDINATOR_RENEWAL_S", 0.05, 60)] = 1.0
-    frozen_after_s: Annotated[float, _at("leader.frozen_after_s", "PARTQ_COORDINATOR_FROZEN_AFTER_S", 0.2, 600)] = 3.0
-    handoff_look_s: Annotated[float, _at("looks.handoff_s", "PARTQ_COORDINATOR_HANDOFF_S", 0.005, 10)] = 0.05
-    heads_look_s: Annotated[float, _at("looks.heads_s", "PARTQ_COORDINATOR_HEADS_S", 0, 600)] = 0.0
-    assumed_session_timeout_s: Annotated[
-        float, _at("looks.assumed_session_timeout_s", "PARTQ_COORDINATOR_ASSUMED_SESSION_TIMEOUT_S", 5, 3600)
-    ] = 10.0
-    group_threads: Annotated[int, _at("threads.groups", "PARTQ_COORDINATOR_GROUP_THREADS", 1, 64)] = 4
-    fence_threads: Annotated[int, _at("threads.fences", "PARTQ_COORDINATOR_FENCE_THREADS", 1, 256)] = 16
-    housekeeping: Annotated[bool, _at("housekeeping.enabled", "PARTQ_COORDINATOR_HOUSEKEEPING")] = True
-    housekeeping_look_s: Annotated[
-        float, _at("housekeeping.look_s", "PARTQ_COORDINATOR_HOUSEKEEPING_LOOK_S", 0.1, 3600)
-    ] = 5.0
-    collection_grace_s: Annotated[
-        float, _at("housekeeping.collection_grace_s", "PARTQ_COORDINATOR_COLLECTION_GRACE_S", 1, 604800)
-    ] = 86400.0
-    compaction_min_age_s: Annotated[
-        float, _at("housekeeping.compaction_min_age_s", "PARTQ_COORDINATOR_COMPACTION_MIN_AGE_S", 0, 604800)
-    ] = 300.0
-    retry_most_s: Annotated[float, _at("retry.most_s", "PARTQ_COORDINATOR_RETRY_MOST_S", 0.1, 300)] = 5.0
-    log_format: Annotated[str, _one_of("logs.format", "PARTQ_COORDINATOR_LOG_FORMAT", FORMATS)] = "text"
-    log_level: Annotated[str, _one_of("logs.level", "PARTQ_COORDINATOR_LOG_LEVEL", LEVELS)] = "info"
-    health_host: Annotated[str, _at("health.host", "PARTQ_COORDINATOR_HEALTH_HOST")] = "127.0.0.1"
-    health_port: Annotated[int, _at("health.port", "PARTQ_COORDINATOR_HEALTH_PORT", 0, 65535)] = 8095
+    store: Annotated[str, _at("store.url", env="PARTQ_STORE")] = ""
+    namespace: Annotated[str, _at("store.namespace")] = "default"
+    ownership: Annotated[str, _at("store.ownership", env="PARTQ_OWNERSHIP")] = ""
+    name: Annotated[str, _at("leader.name")] = ""
+    lease_timeout_s: Annotated[float, _at("leader.lease_timeout_s", 0.5, 600)] = 5.0
+    renewal_s: Annotated[float, _at("leader.renewal_s", 0.05, 60)] = 1.0
+    frozen_after_s: Annotated[float, _at("leader.frozen_after_s", 0.2, 600)] = 3.0
+    handoff_look_s: Annotated[float, _at("looks.handoff_s", 0.005, 10, env="PARTQ_COORDINATOR_HANDOFF_S")] = 0.05
+    heads_look_s: Annotated[float, _at("looks.heads_s", 0, 600, env="PARTQ_COORDINATOR_HEADS_S")] = 0.0
+    assumed_session_timeout_s: Annotated[float, _at("looks.assumed_session_timeout_s", 5, 3600)] = 10.0
+    group_threads: Annotated[int, _at("threads.groups", 1, 64)] = 4
+    fence_threads: Annotated[int, _at("threads.fences", 1, 256)] = 16
+    housekeeping: Annotated[bool, _at("housekeeping.enabled")] = True
+    housekeeping_look_s: Annotated[float, _at("housekeeping.look_s", 0.1, 3600)] = 5.0
+    collection_grace_s: Annotated[float, _at("housekeeping.collection_grace_s", 1, 604800)] = 86400.0
+    compaction_min_age_s: Annotated[float, _at("housekeeping.compaction_min_age_s", 0, 604800)] = 300.0
+    retry_most_s: Annotated[float, _at("retry.most_s", 0.1, 300)] = 5.0
+    log_format: Annotated[str, _one_of("logs.format", FORMATS)] = "text"
+    log_level: Annotated[str, _one_of("logs.level", LEVELS)] = "info"
+    health_host: Annotated[str, _at("health.host")] = "127.0.0.1"
+    health_port: Annotated[int, _at("health.port", 0, 65535)] = 8095
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +107,7 @@ def _fields() -> tuple[Field, ...]:
     found = []
     for each in structs.fields(Settings):
         meta = get_args(each.type)[1]
-        where = {"choices": (), **meta.extra}
+        where = {"env": f"PARTQ_COORDINATOR_{each.name.upper()}", "choices": (), **meta.extra}
         found.append(Field(name=each.name, kind=each.type, default=each.default, low=meta.ge, high=meta.le, **where))
     return tuple(found)
 

@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from partq_spark.base.effects import Backoff, Effects, Retry
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
@@ -123,8 +122,6 @@ class Binder:
                 sent_s = self._effects.now_s()
                 try:
                     self._ownership.bind(self._key, record, replaces=former)
-                except Reincarnated:
-                    raise
                 except Unavailable as error:  # the outcome is unknown
                     cause = error
                     backoff.pause(error)
@@ -140,14 +137,8 @@ class Binder:
 
     def leave(self, life: Life) -> None:
         """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
-        backoff = self._backoff(MAX_TRIES)
-        while True:
-            try:
-                return self._ownership.unbind(self._key, self._flow, life.me.instance)
-            except Reincarnated:
-                return None  # it belongs to a former life of the store
-            except Unavailable as error:
-                backoff.pause(error)
+        # Also where the store lives anew: then it has forgotten the instance, or jumped back to where that was bound.
+        self._backoff(MAX_TRIES).call(lambda: self._ownership.unbind(self._key, self._flow, life.me.instance))
 
     def _backoff(self, tries: float = math.inf) -> Backoff:
         return Backoff(Retry(first_s=_RETRY_PAUSE_S, most_s=_RETRY_PAUSE_S, tries=tries, least=0.0), self._effects)
@@ -252,7 +243,7 @@ class Liveness:
 
 
 class HeartbeatThread:
-    """Calls `beat` every `interval_s` until stopped, counted from beat to beat. A context manager.
+    """Calls `beat` every `interval_s` until stopped, counted from beat to beat.
 
     `beat` must be bounded in time. `Unavailable` is trouble that may pass, which the work meets by itself: beating goes
     on. Anything else ends the thread, and `check` raises it in the main thread.
@@ -266,10 +257,9 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name=f"partq heartbeat of {name}", daemon=True)
         self._failure: BaseException | None = None
 
-    def start(self) -> Self:
+    def start(self) -> None:
         """Begin; the first beat is due after one interval, because a bind has just renewed the lease."""
         self._thread.start()
-        return self
 
     def stop(self) -> None:
         """No beat begins after this; returns when the last one has ended, at most 5 s later. May be repeated."""
@@ -286,14 +276,6 @@ class HeartbeatThread:
     def is_beating(self) -> bool:
         """Whether beats still come."""
         return self._thread.is_alive() and not self._stop.is_set()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _run(self) -> None:
         wait_s = self._interval_s

@@ -78,9 +78,6 @@ class CheckpointStore:
         self._ends = ends
         self._effects = effects if effects is not None else Effects()
 
-    def __repr__(self) -> str:
-        return f"CheckpointStore({self._store!r}, {self._folder!r})"
-
     def name_of(self, partition: int) -> str:
         """The blob of a partition."""
         return f"{self._folder}{partition}"
@@ -241,15 +238,14 @@ class CheckpointStore:
         """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked. A
         flow that owns the partition loses it. Raises `Invalid` where there is no offset to go back from.
         """
-        before: Checkpoint | None = None
+        tried: list[Checkpoint] = []  # what each try went back from
 
         def rewound(found: Checkpoint | None) -> Checkpoint:
-            nonlocal before
             name = self.name_of(partition)
             if (
-                before is not None
+                tried
                 and found is not None
-                and (found.epoch, found.owner, found.offset) == (before.epoch + 1, None, offset)
+                and (found.epoch, found.owner, found.offset) == (tried[-1].epoch + 1, None, offset)
             ):
                 return found  # the rewind that went out before its answer was lost
             if found is None or found.offset is None:
@@ -259,7 +255,7 @@ class CheckpointStore:
                     f"checkpoint {name} is at offset {found.offset} and cannot be rewound to {offset}: "
                     f"give an offset from 0 to {found.offset}"
                 )
-            before = found
+            tried.append(found)
             return replace(
                 found,
                 epoch=found.epoch + 1,
@@ -272,9 +268,7 @@ class CheckpointStore:
             )
 
         after = self._change(partition, rewound)
-        if before is None:  # unreachable: the first look never finds its own repetition
-            raise Conflict(f"checkpoint {self.name_of(partition)} was not changed: rewind again")
-        return Rewound(before=before, after=after)
+        return Rewound(before=tried[-1], after=after)
 
     # --- guards: one method each --------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ seconds that remain and read back onto the reader's own clock, so that no clock 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
 from msgspec import Meta, Struct
 
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt
 from partq_spark.base.json_documents import MOST, JsonDocument, Seconds, Whole, check_sealed, sealed
 from partq_spark.group.model import (
     Checkpoint,
@@ -94,9 +93,7 @@ _STATE: Final = _document("state", _State, _check_state)
 
 
 def encode_state(state: GroupState, now_s: float) -> bytes:
-    """The state as it is at `now_s` of this process's clock. Raises `Invalid` for a time without end."""
-    for setting_s in (state.settings.rebalance_delay_s, state.settings.max_handoff_time_s):
-        _left(setting_s, 0.0)
+    """The state as it is at `now_s` of this process's clock. All times are finite: the head allows no others."""
     owners = sorted(
         {one for partition in state.partitions.values() for one in (partition.owner, partition.to) if one is not None}
     )
@@ -177,9 +174,7 @@ _LEASE: Final = _document("lease", Lease)
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """A lease; its timers are remaining seconds already. Raises `Invalid` for one without end."""
-    for left_s in lease.timers.values():
-        _left(left_s, 0.0)
+    """A lease; its timers are remaining seconds already."""
     return _LEASE.seal(
         replace(lease, timers={timer: round(left_s, 3) for timer, left_s in sorted(lease.timers.items())})
     )
@@ -194,11 +189,7 @@ def decode_lease(body: bytes, where: object) -> Lease:
 
 
 def _left(until_s: float | None, now_s: float) -> float | None:
-    if until_s is None:
-        return None
-    if not math.isfinite(until_s):  # JSON has no word for it, and msgspec would write null
-        raise Invalid(f"a deadline of {until_s} s cannot be written down: times have to be finite")
-    return max(0.0, round(until_s - now_s, 3))
+    return None if until_s is None else max(0.0, round(until_s - now_s, 3))
 
 
 def _until(left_s: float | None, now_s: float) -> float | None:

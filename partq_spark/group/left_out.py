@@ -8,6 +8,7 @@ of which everything older than the change is acknowledged costs no request.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -40,7 +41,7 @@ class KeyOrder:
         self._now_s = now_s
         self._rewinds: tuple[object, ...] | None = None
         self._known: dict[int, int] = {}  # acknowledged, by checkpoints; it goes back with a rewind alone
-        self._looked_s: float | None = None
+        self._looked_s = -math.inf
 
     def waits(
         self,
@@ -65,7 +66,7 @@ class KeyOrder:
         done = {**self._known, **own}
         found = layouts.waits(head, done, reached)
         blockers = layouts.blocking({p: wait for p, wait in found.items() if wait.until < at(head.next, p)})
-        if not blockers <= mine and self._may_look():
+        if not blockers <= mine and self._now_s() - self._looked_s >= self._look_s:
             self._looked_s = self._now_s()
             self._note(head, acknowledged(asked - mine))
             done = {**self._known, **own}
@@ -79,10 +80,7 @@ class KeyOrder:
         if rewinds != self._rewinds:
             self._rewinds = rewinds
             self._known.clear()
-            self._looked_s = None
-
-    def _may_look(self) -> bool:
-        return self._looked_s is None or self._now_s() - self._looked_s >= self._look_s
+            self._looked_s = -math.inf
 
     def _note(self, head: Head, offsets: Positions) -> None:
         """Nothing beyond what there is: one that was let go counts as finished, and its number may come back."""

@@ -249,12 +249,11 @@ def summaries(queue: QueueLog, ownership: Ownership | None) -> list[GroupSummary
     store says.
     """
     away: list[PartqError] = []  # asked once: of one that does not answer each question takes seconds
-    return [_summary(queue, queue.head, name, ownership, away) for name in sorted(queue.head.groups)]
+    return [_summary(queue, name, ownership, away) for name in sorted(queue.head.groups)]
 
 
-def _summary(
-    queue: QueueLog, head: Head, name: str, ownership: Ownership | None, away: list[PartqError]
-) -> GroupSummary:
+def _summary(queue: QueueLog, name: str, ownership: Ownership | None, away: list[PartqError]) -> GroupSummary:
+    head = queue.head
     group = head.groups[name]
     if ownership is not None and group.ownership not in (None, group_kind(ownership.documents.url)):
         ownership = None  # it knows nothing of this one

@@ -59,13 +59,6 @@ class SessionSettings:
     keep_offsets: bool = True
     max_unacknowledged: int | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.beat_interval_s <= self.session_timeout_s / 3:
-            raise Invalid(
-                f"a flow that beats every {self.beat_interval_s:g} s does not keep a session of "
-                f"{self.session_timeout_s:g} s (sessionTimeout): beat at least three times as often"
-            )
-
     @classmethod
     def at(cls, store_url: str, ownership: str, session_timeout_s: float, interval_s: float | None) -> SessionSettings:
         """By what requests cost. Heartbeats cost next to nothing with Redis and on a disk; as objects each is a write,
@@ -225,9 +218,6 @@ class GroupMembership(Membership):
         self._run = run
         self._name = f"flow {flow} of group {group}"
         self._holdings = FlowHoldings(self._name)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._group}, {self._flow!r})"
 
     @property
     def flow(self) -> str:

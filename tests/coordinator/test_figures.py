@@ -14,7 +14,7 @@ from coordinator.core.handoff import Cause
 from coordinator.figures import LISTED_S, LOOKS_MOST_S, Figures
 from coordinator.heads import Heads
 from coordinator.health import Status
-from coordinator.measuring import STORE_OPERATIONS, Handoffs, Outcome, Tally, measured
+from coordinator.measuring import Handoffs, Outcome, Tally, measured
 from coordinator.metrics import Picture, samples
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import Queue, describing
@@ -44,7 +44,7 @@ class Scraped(World):
         self.shown = self.coordinator()
         self.heads = Heads(self.objects, KEY.namespace)
         self.tally = Tally()
-        store = measured(self.objects, self.tally.store, STORE_OPERATIONS)
+        store = measured(self.objects, self.tally.store)
         how = {"name": "c1", "namespace": "default"}
         self.figures = Figures(store=store, tally=self.tally, effects=self.effects(), looks_most_s=looks_most_s, **how)
 

@@ -133,6 +133,13 @@ class Beats(Liveness):
         self.count, self.outcomes = 0, list(outcomes)
         self.thread = HeartbeatThread(self.beat, INTERVAL_S, self)
 
+    def __enter__(self) -> HeartbeatThread:
+        self.thread.start()
+        return self.thread
+
+    def __exit__(self, *_: object) -> None:
+        self.thread.stop()
+
     def beat(self) -> None:
         self.count += 1
         if self.outcomes and (error := self.outcomes.pop(0)) is not None:
@@ -147,7 +154,7 @@ class Beats(Liveness):
 
 def test_it_beats_until_it_is_stopped_and_trouble_passes() -> None:
     beats = Beats(None, Unavailable("away"), Unavailable("still away"))
-    with beats.thread as heartbeat:
+    with beats as heartbeat:
         wait_until(lambda: beats.count >= 5, "beats")
     assert beats.is_still()
     assert not heartbeat.is_beating
@@ -158,7 +165,7 @@ def test_it_beats_until_it_is_stopped_and_trouble_passes() -> None:
 @pytest.mark.parametrize("error", [Corrupt("nonsense"), ValueError("a mistake")])
 def test_an_error_ends_it_and_reaches_the_main_thread(error: Exception) -> None:
     beats = Beats(error)
-    with beats.thread as heartbeat:
+    with beats as heartbeat:
         wait_until(lambda: not heartbeat.is_beating, "end")
         assert beats.count == 1
         with pytest.raises(type(error)):
@@ -168,7 +175,7 @@ def test_an_error_ends_it_and_reaches_the_main_thread(error: Exception) -> None:
 @pytest.mark.conformance("LOS-07")
 def test_it_is_silent_while_frozen_and_ends_when_gone(caplog: pytest.LogCaptureFixture) -> None:
     beats = Beats()
-    with beats.thread as heartbeat:
+    with beats as heartbeat:
         wait_until(lambda: beats.count > 0, "beat")
         beats.is_frozen = True
         assert beats.is_still()

@@ -5,22 +5,20 @@ was, and no damage is taken for anything else, is shown for all documents alike 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt
 from partq_spark.base.json_documents import CHECKSUM, checksum, sealed
-from partq_spark.group.codec import decode_state, encode_lease, encode_state
+from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents import Found
 from partq_spark.group.model import (
     Flow,
     GroupSettings,
     GroupState,
-    Lease,
     Owner,
     Partition,
     Phase,
@@ -89,21 +87,6 @@ def test_what_a_state_contradicts_is_named(changes: dict[str, object], words: st
     body = json.dumps(json.loads(encode_state(a_state(), 100.0))["state"] | changes, separators=(",", ":")).encode()
     with pytest.raises(Corrupt, match=f"^here .*{words}"):
         decode_state(b'{"xxh3":"%s","state":%s}' % (checksum(body).encode(), body), 100.0, "here")
-
-
-@pytest.mark.parametrize("endless_s", [float("inf"), float("nan")])
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda endless_s: encode_lease(Lease(token="t", name="n", beat=1, timers={"holddown": endless_s})),
-        lambda endless_s: encode_state(replace(a_state(), holddown_until_s=endless_s), 0.0),
-        lambda endless_s: encode_state(replace(a_state(), settings=GroupSettings(max_handoff_time_s=endless_s)), 0.0),
-    ],
-    ids=["timer", "deadline", "setting"],
-)
-def test_a_time_without_end_cannot_be_written(endless_s: float, write: Callable[[float], bytes]) -> None:
-    with pytest.raises(Invalid, match="finite"):
-        write(endless_s)
 
 
 THOUSAND = {number: 1 + number % 97 for number in range(1000)}

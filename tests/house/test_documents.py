@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from coordinator.settings import FIELDS
 from tests.support.command_line import command_at
 from tests.support.folders import SHOWS, folders
 
@@ -122,7 +123,7 @@ def test_every_environment_variable_is_in_the_example() -> None:
         for path in (ROOT / package).rglob("*.py")
     )
     listed = set(re.findall(rf"^#?({pattern})=", (ROOT / "conf/partq.env").read_text(), re.MULTILINE))
-    assert listed == set(re.findall(pattern, code))
+    assert listed == {*re.findall(pattern, code), *(field.env for field in FIELDS)}
 
 
 def test_the_systemd_unit_starts_what_there_is() -> None:

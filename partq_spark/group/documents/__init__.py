@@ -98,12 +98,12 @@ class Swap(DocumentOperation[str | None]):
 
 @dataclass(frozen=True, slots=True)
 class Remove(DocumentOperation[bool]):
-    """Remove the document whose token is `expected` (None: whatever it is). False: it is another one by now. One that
-    is gone already counts as removed.
+    """Remove the document whose token is `expected`. False: it is another one by now. One that is gone already counts
+    as removed.
     """
 
     name: str
-    expected: str | None
+    expected: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +197,6 @@ class ObjectDocuments(Documents):
         self._store = store
         self._effects = store_effects()
 
-    def __repr__(self) -> str:
-        return f"ObjectDocuments({self._store.url!r})"
-
     @property
     def url(self) -> str:
         return "store"
@@ -255,10 +252,7 @@ class ObjectDocuments(Documents):
             # One's own success, which something in between has sent again.
             return found.etag if isinstance(found, Document) and _content(found) == operation.value else None
 
-    def _remove(self, name: str, expected: str | None) -> bool:
-        if expected is None:
-            self._store.delete(name)
-            return True
+    def _remove(self, name: str, expected: str) -> bool:
         try:
             self._store.remove(name, expected=expected)
         except Conflict:

@@ -7,7 +7,8 @@ Fields are stored as a JSON object, and a body as it is, so that people read bot
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -49,9 +50,6 @@ class RedisDocuments(Documents):
         self._group = group
         self._listener: Listener | None = None
 
-    def __repr__(self) -> str:
-        return f"RedisDocuments({self.url!r})"
-
     @property
     def url(self) -> str:
         return self._client.url
@@ -87,11 +85,11 @@ class RedisDocuments(Documents):
     # ---- operations
 
     def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> Any:
-        tokens = [new_token() for _ in operations]
-        words = [word for each in zip(operations, tokens, strict=True) for word in self._words(group, *each)]
+        asked = [self._asked(group, operation) for operation in operations]
+        words = [word for said, _ in asked for word in said]
         changes = any(isinstance(operation, Swap | Remove) for operation in operations)
         replies = self._run(group, *words, changes=changes)
-        return tuple(self._answer(group, *each) for each in zip(operations, tokens, replies, strict=True))
+        return tuple(answer(reply) for (_, answer), reply in zip(asked, replies, strict=True))
 
     def drop(self, group: GroupKey) -> None:
         self._run(group, "drop", changes=True)
@@ -99,33 +97,25 @@ class RedisDocuments(Documents):
     def _run(self, group: GroupKey, *words: str | bytes | int, changes: bool) -> Reply:
         return self._client.call([self._key(group, folder) for folder in FOLDERS], *words, changes=changes)
 
-    def _words(self, group: GroupKey, operation: DocumentOperation[Any], token: str) -> Sequence[str | bytes | int]:
-        """What the script is told; `token` is that of a new version."""
+    def _asked(
+        self, group: GroupKey, operation: DocumentOperation[Any]
+    ) -> tuple[Sequence[str | bytes | int], Callable[[Reply], object]]:
+        """What the script is told, and what its reply means."""
         match operation:
             case Load(name=name, known=known):
-                return "load", *_place(name), known or ""
+                return ("load", *_place(name), known or ""), partial(_loaded, name)
             case Listing(folder=folder):
-                return "list", _place(folder)[0]
+                key = self._key(group, folder)
+                return ("list", _place(folder)[0]), lambda reply: _listed(folder, key, *reply)
             case Swap(name=name, value=value, expected=expected):
-                content = value if isinstance(value, bytes) else msgspec.json.encode(value)
-                return "swap", *_place(name), expected or "", token, content
+                token, content = new_token(), value if isinstance(value, bytes) else msgspec.json.encode(value)
+                said = "swap", *_place(name), expected or "", token, content
+                return said, lambda reply: token if reply == 1 else None
             case Remove(name=name, expected=expected):
-                return "remove", *_place(name), expected or ""
+                return ("remove", *_place(name), expected), bool
             case Announce(audience=audience):
-                return "announce", self._key(group, audience)
+                return ("announce", self._key(group, audience)), lambda _: None
         raise NotImplementedError(operation)
-
-    def _answer(self, group: GroupKey, operation: DocumentOperation[Any], token: str, reply: Reply) -> object:
-        match operation:
-            case Load(name=name):
-                return _loaded(name, reply)
-            case Listing(folder=folder):
-                return _listed(folder, self._key(group, folder), *reply)
-            case Swap():
-                return token if reply == 1 else None
-            case Remove():
-                return bool(reply)
-        return None
 
     # ---- news
 

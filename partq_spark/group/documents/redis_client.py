@@ -99,9 +99,6 @@ class RedisClient:
         self._known: _Life | None = None  # by the latest call
         self.latest: _Life | None = None  # by the latest connection
 
-    def __repr__(self) -> str:
-        return f"RedisClient({self.url!r})"
-
     def close(self) -> None:
         """Give back all connections."""
         self.closed.set()

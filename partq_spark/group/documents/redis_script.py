@@ -81,7 +81,7 @@ while at <= #ARGV do
   elseif verb == 'remove' then
     local key, name, expected = KEYS[tonumber(take())], take(), take()
     local found = version(key, name)
-    if not found or expected == '' or found == expected then
+    if not found or found == expected then
       redis.call('HDEL', key, name, name .. ' version')
       answer = 1
     end

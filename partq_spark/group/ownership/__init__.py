@@ -72,9 +72,6 @@ __all__ = [
 _CLAIMS_AT_ONCE: Final = 1000
 """Redis does nothing else while a call runs; 1,000 claims take it some milliseconds."""
 
-_TRIES: Final = 4
-"""How often a renewal is sent: at first as the lease was seen last, then after it was read."""
-
 
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
@@ -86,9 +83,6 @@ class Ownership(Flows):
     def __init__(self, documents: Documents, effects: Effects | None = None) -> None:
         super().__init__(documents)
         self._effects = effects if effects is not None else Effects()
-
-    def __repr__(self) -> str:
-        return f"Ownership({self.documents!r})"
 
     def close(self) -> None:
         """Give back connections; the store is not used afterwards."""
@@ -120,16 +114,12 @@ class Ownership(Flows):
 
         Raises `Conflict` if the condition did not hold, and nothing was changed.
         """
-        state = self._state(key)
-        seen: Seen[StateDocument] | None = None
-        if expected is not None:
-            seen = state.seen
-            if seen is None or seen.value.token != expected:
-                seen = state.read()
-        is_there = expected == (None if seen is None else seen.value.token)
-        written = StateDocument(token, body)
-        news = Announce(Audience.FLOWS)
-        if not is_there or state.swap(seen, written, encode_version(token, body), news) is None:
+
+        def is_there(seen: Seen[StateDocument] | None) -> bool:
+            return expected == (None if seen is None else seen.value.token)
+
+        written, news = StateDocument(token, body), Announce(Audience.FLOWS)
+        if self._state(key).swap_where(is_there, written, encode_version(token, body), news) is None:
             was = "no state" if expected is None else f"token {expected}"
             raise Conflict(
                 f"state of group {key} is not at {was} any more: read it again, and the lease, before changing it"
@@ -146,36 +136,35 @@ class Ownership(Flows):
         """Replace the lease that is still exactly at `expected` (token and beat; None: there is none) by one with a
         new token. Raises `Conflict`.
         """
-        register = self._lease(key)
-        found = register.seen
-        if not _is_at(found, expected):
-            found = register.read()
-        if not _is_at(found, expected):
-            raise lease_changed(key, "taking")
-        if register.swap(found, lease, encode_lease(lease)) is None:
+
+        def is_there(found: Seen[Lease] | None) -> bool:
+            if found is None or expected is None:
+                return found is None and expected is None
+            return (found.value.token, found.value.beat) == (expected.token, expected.beat)
+
+        if self._lease(key).swap_where(is_there, lease, encode_lease(lease)) is None:
             raise lease_changed(key, "taking")
 
     def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
         """Move the lease on to `lease.beat`, on condition that it has `lease.token` and a lower beat. Raises
         `Conflict` if it does not: somebody else leads, or the store has jumped back.
         """
-        register, state = self._lease(key), self._state(key)
-        found, known = register.seen, state.seen
-        for _ in range(_TRIES):
-            # Read again where an earlier renewal came through whose answer was lost; it may come between, too.
-            if found is None or not _may_renew(found.value, lease):
-                found = register.read()
-            if found is None or not _may_renew(found.value, lease):
-                break
-            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), state.look(known))
-            if answers is not None:
-                listed, answer = answers
-                seen, flows = state.saw(answer, known), self._flows_in(key, listed)
-                owners = (Owner(flow, record.instance) for flow, record in flows.items())
-                beats = dict(zip(owners, (found.token for found in listed), strict=True))
-                return Pulse(state_token=None if seen is None else seen.value.token, flows=flows, beats=beats)
-            found = None
-        raise lease_changed(key, "renewing")
+
+        def is_mine(found: Seen[Lease] | None) -> bool:
+            return found is not None and found.value.token == lease.token and found.value.beat < lease.beat
+
+        state = self._state(key)
+        known = state.seen
+        looks = Listing(BEATS), state.look(known)
+        # Tried again where an earlier renewal came through whose answer was lost; it may come between, too.
+        answers = self._lease(key).swap_where(is_mine, lease, encode_lease(lease), *looks)
+        if answers is None:
+            raise lease_changed(key, "renewing")
+        listed, answer = answers
+        seen, flows = state.saw(answer, known), self._flows_in(key, listed)
+        owners = (Owner(flow, record.instance) for flow, record in flows.items())
+        beats = dict(zip(owners, (found.token for found in listed), strict=True))
+        return Pulse(state_token=None if seen is None else seen.value.token, flows=flows, beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
@@ -239,18 +228,6 @@ class Ownership(Flows):
         for place in list(self._registers):  # other groups' threads change it meanwhile
             if place[0] == key:
                 self._registers.pop(place, None)
-
-
-def _is_at(found: Seen[Lease] | None, lease: Lease | None) -> bool:
-    """It is at this token and beat."""
-    if found is None or lease is None:
-        return found is None and lease is None
-    return (found.value.token, found.value.beat) == (lease.token, lease.beat)
-
-
-def _may_renew(found: Lease, lease: Lease) -> bool:
-    """It is of the same term, and has not moved on."""
-    return found.token == lease.token and found.beat < lease.beat
 
 
 # --- opening it -------------------------------------------------------------------------------------------------------

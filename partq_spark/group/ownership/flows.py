@@ -45,7 +45,7 @@ from partq_spark.objects.api import Unchanged
 
 T = TypeVar("T")
 
-_TRIES: Final = 3
+_TRIES: Final = 4
 """How often a document is read again that changed meanwhile. Each has one writer, so that twice is rare already."""
 
 _TO_COORDINATORS: Final = Announce(Audience.COORDINATORS)
@@ -140,18 +140,18 @@ class Flows:
         Raises `Fenced` if the flow is not bound to this instance any more, or was forgotten.
         """
         heart, state = self._heart(key, record.flow), self._state(key)
+
+        def is_mine(last: Seen[FlowRecord] | None) -> bool:
+            return last is not None and _is_bound(last, record.instance)
+
         with self._beating:
-            for _ in range(_TRIES):
-                last = heart.seen or heart.read()
-                if last is None or not _is_bound(last, record.instance):
-                    heart.seen = None
-                    break
-                known = state.seen
-                news = (_TO_COORDINATORS,) if record.closes != last.value.closes else ()
-                answers = heart.swap(last, record, encode_flow(record), state.look(known), *news)
-                if answers is not None:
-                    seen = state.saw(answers[0], known)
-                    return None if seen is None else seen.value.token
+            last, known = heart.seen, state.seen
+            # Of what is in doubt nobody knows whether it was told.
+            news = () if last is not None and last.value.closes == record.closes else (_TO_COORDINATORS,)
+            answers = heart.swap_where(is_mine, record, encode_flow(record), state.look(known), *news)
+        if answers is not None:
+            seen = state.saw(answers[0], known)
+            return None if seen is None else seen.value.token
         # taken over, or moved by a call whose answer was lost
         raise Fenced(
             f"flow {record.flow!r} of group {key} is not bound to instance {record.instance} any more: bind again as a"
@@ -258,3 +258,20 @@ class DocumentRegister(Generic[T]):
             return None
         self.seen = Seen(token, value)
         return answers
+
+    def swap_where(
+        self, holds: Callable[[Seen[T] | None], bool], value: T, written: Written, *then: DocumentOperation[Any]
+    ) -> Sequence[Any] | None:
+        """As `swap`, in place of a version that `holds`: the one that was seen last, else the one that is there. It is
+        read again where it changed meanwhile. None: the one that is there does not hold, or another one came each time.
+        """
+        last = self.seen
+        found = last if holds(last) else self.read()
+        for _ in range(_TRIES):
+            if not holds(found):
+                break
+            answers = self.swap(found, value, written, *then)
+            if answers is not None:
+                return answers
+            found = self.read()
+        return None
