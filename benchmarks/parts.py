@@ -54,7 +54,6 @@ class Part:
     takes: str = ""  # in place of the minutes
     has_own_document: bool = False
     any_rows: bool = False  # both sides have as many
-    by_commands: bool = False  # it knows the command line and public names alone, so it measures an earlier commit, too
 
     @property
     def limit_s(self) -> int:
@@ -155,20 +154,14 @@ _DEEDS: Final = (  # what is done, where it is, and its minutes
     ("demo", "files:demo", "the demo, from its start to its proof", 4),
 )
 DEEDS: Final = tuple(
-    Part(
-        name=name,
-        call=f"{BOUNDS}.{call}",
-        about=about,
-        minutes=minutes,
-        within=BOUNDS,
-        by_commands=call.startswith("files:"),
-    )
+    Part(name=name, call=f"{BOUNDS}.{call}", about=about, minutes=minutes, within=BOUNDS)
     for name, call, about, minutes in _DEEDS
 )
 PARTS: Final = (*_COMPARED[:-1], *DEEDS, _COMPARED[-1])
 """In the order of the document."""
 
-BY_COMMANDS: Final = frozenset(part.name for part in PARTS if part.by_commands)
+BY_COMMANDS: Final = frozenset(part.name for part in PARTS if part.call.startswith(f"{BOUNDS}.files:"))
+"""They know the command line and public names alone, so the same code measures an earlier commit."""
 
 SHOWN: Final = {part.name: part.within or part.name for part in PARTS if not part.has_own_document}
 """As which part of the document each stands."""
