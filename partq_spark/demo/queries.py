@@ -111,8 +111,10 @@ class DemoQueries:
         wait_for(self._under_way[:1])  # until Spark is there, nothing is known that could be ended
         if (context := SparkContext._active_spark_context) is not None:  # noqa: SLF001 - its only name
             context._accumulatorServer.shutdown()  # noqa: SLF001 - else it would say on stderr that Spark has gone
-        if SparkContext._gateway is not None:  # noqa: SLF001
-            end(SparkContext._gateway.proc)  # noqa: SLF001
+        if (gateway := SparkContext._gateway) is not None:  # noqa: SLF001
+            # Else py4j's own thread, which tells the JVM what is no longer needed, would say so too.
+            gateway.gateway_client.is_connected = False
+            end(gateway.proc)
         self._thread.shutdown()
 
     def do(self, work: Callable[..., None], *arguments: str) -> None:
@@ -208,8 +210,10 @@ class DemoQueries:
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.streaming.pollingDelay": "50ms",  # between looks for new files or messages
             "spark.local.dir": str(temporary),
-            # It lives for less than a minute: the compiler that starts fast is the faster one.
-            "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}",
+            # It lives for less than a minute: what starts fast is faster, of compilers and of garbage collectors.
+            "spark.driver.extraJavaOptions": (
+                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
+            ),
         }
         conf = SparkConf().setAll([*settings.items(), QUICK_LOGS])
         with self._log.open("a") as log:

@@ -54,6 +54,7 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
     assert sorted(list(owners.values()).count(flow) for flow in ("amber", "coral")) == [4, 4]
     # What a person reads, with --json on standard error: no terminal, so plain lines.
     assert "\x1b" not in said
+    assert "Traceback" not in said
     lines = [line[9:] for line in said.splitlines() if line[5:9] == " s  "]
     story = [
         "two queries start",

@@ -145,7 +145,10 @@ OUTCOMES: list[tuple[list[str], dict[str, object]]] = [
 def test_the_proof_finds_what_is_missing_twice_or_out_of_order_and_nothing_else(spark: SparkSession) -> None:
     """Micro-batches in the order in which they were written: each a flow, its rows, whether they are marked."""
     session = spark.newSession()
-    session.conf.set("spark.sql.codegen.wholeStage", "false")  # to compile takes longer than a few rows
+    # For a few rows, to compile, to plan anew and to divide the work takes longer than the work.
+    for option in ("codegen.wholeStage", "adaptive.enabled"):
+        session.conf.set(f"spark.sql.{option}", "false")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
     for batches, wanted in OUTCOMES:
         rows = [
             (aircraft, HOUR, flight, "UA", flight, partition, offset, marked, flow, 1000 + number, place)
