@@ -6,9 +6,9 @@ one (`--dist loadfile --no-loadscope-reorder`), so that the fixtures of a file a
 they always do. One process gets none that starts a JVM: where too many start at once on too few cores, Spark does
 not wait long enough for its workers. It knows marks and file names, and nothing of what the tests do.
 
-Most tests wait, and seeded ones only compute. So of five processes or more the last two take what the others leave of
-the processor: they have the lowest priority, run nothing but tests that compute (`COMPUTING`), one by one, and go on
-beside those that are alone, which do not notice them. What they have not begun when the others are done, all help with.
+Most tests wait, and seeded ones only compute. So of four processes or more the last one takes what the others leave of
+the processor: it has the lowest priority, runs nothing but tests that compute (`COMPUTING`), one by one, and goes on
+beside those that are alone, which do not notice it. What it has not begun when the others are done, they help with.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ COMPUTING = (
 takes examples that come late for a fault, nothing that the tests of a file share.
 """
 
-SPARES = 2
-SPARE_FROM = 5
-"""So many processes, and the last `SPARES` are for computing. Fewer are fewer than would use the processor."""
+SPARE_FROM = 4
+"""So many processes, and the last one is for computing. Fewer are fewer than would use the processor."""
 
 SPARE_LIMIT_S = 1800.0
 """For a test there, instead of its own limit: it may have to wait until the others leave it something."""
@@ -73,23 +72,23 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def _is_spare(config: pytest.Config) -> bool:
-    """Whether this is one of the processes that only compute."""
+    """Whether this is the process of several that only computes."""
     if not is_worker(config):
         return False
     given: dict[str, object] = config.workerinput  # type: ignore[attr-defined]
-    return _number(str(given["workerid"])) in _spares(int(str(given["workercount"])))
+    return _number(str(given["workerid"])) == _spare(int(str(given["workercount"])))
 
 
-def _spares(processes: int) -> range:
-    """The numbers of those that only compute, if there are enough."""
-    return range(processes - SPARES if processes >= SPARE_FROM else processes, processes)
+def _spare(processes: int) -> int | None:
+    """The number of the one that only computes, if there are enough."""
+    return processes - 1 if processes >= SPARE_FROM else None
 
 
 def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
     """What takes longest begins first, so that the processes end together.
 
     A limit of its own says that a test is long. Servers and processes with short times follow when most JVMs are done.
-    Before all of them come files with a test that wants to be alone: beside it only the spare processes work, which
+    Before all of them come files with a test that wants to be alone: beside it only the spare process works, which
     at the end would have nothing left to do.
     """
     marks = {mark.name for item in items for mark in item.iter_markers()}
@@ -118,14 +117,14 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has n
 
     def _first_for(self, node: WorkerController) -> str | None:
         """What a process gets next. Who gets what stays the same when others have ended, unless nobody else is left."""
-        spares = _spares(self.numnodes)
-        without_jvm = spares.start - 1
-        if all(each.shutting_down or _number(each.gateway.id) in (*spares, without_jvm) for each in self.nodes):
+        spare = _spare(self.numnodes)
+        without_jvm = self.numnodes - 1 if spare is None else spare - 1
+        if all(each.shutting_down or _number(each.gateway.id) in (spare, without_jvm) for each in self.nodes):
             return next(iter(self.workqueue), None)
         computing = (scope for scope in self.workqueue if scope.startswith(COMPUTING))
-        if _number(node.gateway.id) in spares:
+        if _number(node.gateway.id) == spare:
             return next(computing, None)
-        others = (scope for scope in self.workqueue if not spares or not scope.startswith(COMPUTING))
+        others = (scope for scope in self.workqueue if spare is None or not scope.startswith(COMPUTING))
         if _number(node.gateway.id) == without_jvm:
             others = (scope for scope in others if not scope.startswith(JVM_FOLDERS))
         return next(others, None) or next(computing, None)
@@ -208,7 +207,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The others wait until all have collected, so a spare process makes way only now."""
+    """The others wait until all have collected, so the spare process makes way only now."""
     if _is_spare(session.config):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         for item in session.items:
