@@ -85,20 +85,18 @@ def _spare(processes: int) -> int | None:
 
 
 def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
-    """What takes longest begins first, so that the processes end together.
+    """What takes longest begins first, so that the processes end together; a test that wants to be alone comes last.
 
     A limit of its own says that a test is long. Servers and processes with short times follow when most JVMs are done.
-    Before all of them come files with a test that wants to be alone: beside it only the spare process works, which
-    at the end would have nothing left to do.
     """
     marks = {mark.name for item in items for mark in item.iter_markers()}
     limits_s = [float(mark.args[0]) for item in items for mark in item.iter_markers("timeout") if mark.args]
     if "alone" in marks:
-        rank = 0
+        rank = 3
     elif marks & JVM:
-        rank = 1
+        rank = 0
     else:
-        rank = 2 if marks & PROCESSES else 3
+        rank = 1 if marks & PROCESSES else 2
     return rank, -max(limits_s, default=0.0), path
 
 
