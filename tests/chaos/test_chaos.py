@@ -28,7 +28,6 @@ SEED = 1220  # has every kind of fault within so short a time
 @pytest.mark.spark
 @pytest.mark.redis
 @pytest.mark.crash
-@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.conformance("LOS-06", "LOS-07", "OWN-03")
 def test_faults_lose_nothing_and_repeat_nothing_unmarked(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ its table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,42 +11,11 @@ from pathlib import Path
 import pytest
 
 from tools.cost import deeds, idle
-from tools.cost.document import COST, dollars_on_s3, read_tables
-from tools.cost.meter import Meter, counting_here, metered
+from tools.cost.document import COST, dollars_on_s3
+from tools.cost.meter import Meter
 from tools.cost.prices import IDLE_GOAL, MILLION_GOAL, load_prices
 from tools.cost.requests import Counts, Kind, kind_of
 from tools.servers import Azurite, RedisServer, S3Server
-
-MOST_S = 25.0
-"""What is measured over so long may differ from the month's figure by one request of each kind, and by a machine that
-is too busy to ask in time.
-"""
-
-
-@pytest.fixture(scope="module")
-def stated() -> dict[str, Counts]:
-    return read_tables(COST.read_text(encoding="utf-8"))
-
-
-ON_AZURE = pytest.param("azurite", marks=pytest.mark.azurite)
-
-
-@pytest.fixture(params=[ON_AZURE, pytest.param("s3_server", marks=pytest.mark.s3)])
-def server(request: pytest.FixtureRequest) -> Azurite | S3Server:
-    found: Azurite | S3Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def here(server: Azurite | S3Server) -> Iterator[Meter]:
-    with metered(server) as meter, counting_here(meter):
-        yield meter
-
-
-@pytest.fixture
-def there(server: Azurite | S3Server) -> Iterator[Meter]:
-    with metered(server) as meter:
-        yield meter
 
 
 @pytest.mark.slow
@@ -92,36 +60,6 @@ def test_a_shared_flow_asks_for_what_the_document_says(
         assert replace(found, reads=found.reads - looks) == stated[deeds.READ_OBJECTS]
         assert 0 <= looks <= 2
         assert deeds.beating(here, url) == stated[deeds.BEAT]
-
-
-@pytest.mark.parametrize(
-    "server", [ON_AZURE, pytest.param("s3_server", marks=[pytest.mark.s3, pytest.mark.nightly])], indirect=True
-)
-@pytest.mark.redis
-@pytest.mark.alone
-@pytest.mark.timeout(150)
-@pytest.mark.conformance("OBS-05")
-def test_a_month_of_nothing_asks_for_what_the_document_says(
-    server: Azurite | S3Server,
-    redis_server: RedisServer,
-    here: Meter,
-    there: Meter,
-    tmp_path: Path,
-    stated: dict[str, Counts],
-) -> None:
-    found = idle.idle(server, redis_server, here, there, tmp_path, MOST_S)
-    on_s3, prices = dollars_on_s3(COST.read_text(encoding="utf-8")), load_prices()
-    for what, a_second in found.items():
-        if isinstance(server, S3Server):
-            some = prices.dollars(Counts(writes=3)) * idle.MONTH_S / MOST_S
-            assert prices.dollars(a_second.times(idle.MONTH_S)) == pytest.approx(on_s3[what], rel=0.2, abs=some)
-            continue
-        for kind in Kind:
-            seen = MOST_S * float(getattr(a_second, kind))
-            expected = MOST_S * float(getattr(stated[what], kind)) / idle.MONTH_S
-            # What comes every 10 s or more seldom may fall into the interval once more than on average.
-            assert seen <= 1.1 * expected + 3, f"{what}: {seen:g} {kind} in {MOST_S:g} s, {expected:.1f} are stated"
-            assert seen >= 0.6 * expected - 3, f"{what}: {seen:g} {kind} in {MOST_S:g} s, {expected:.1f} are stated"
 
 
 def test_every_request_has_a_class_of_azures_table_or_is_refused() -> None:
