@@ -7,8 +7,9 @@ Mutants: `python -m tests.power draw` and `judge`, after a run of the suite told
     python -m tests.power draw --reach build/reach                     (once: the mutants stay the same ones)
     python -m tests.power judge --reach build/reach --verdicts FILE --minutes 170 [tests/world]
 
-The mutants of 2026-11-25 are in `mutants.json`, drawn from the suite of commit 7a059ad; its verdicts are in
-`old_verdicts.jsonl`: what it noticed, a later suite has to notice.
+Of the 400 mutants of 2026-11-25, drawn from the suite of commit 7a059ad, `mutants.json` has those whose code is still
+there, by its name of today; that suite's verdicts are in `old_verdicts.jsonl`: what it noticed, a later suite has to
+notice.
 
 `judge` may be stopped and goes on where it was: a verdict is a line of FILE. Each mutant is made in a copy of the tree
 and meets the tests that execute its line, the quickest first and those with a JVM last, until one fails; between the
@@ -42,12 +43,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.power.mutants import Gone, Mutant, drawn, mutated, place_of
+from tests.power.mutants import DRAWN, Gone, Mutant, drawn, mutated, place_of
 from tests.power.patches import Patch, patched, patches
 from tests.power.reach import Reach, read
 
 ROOT: Final = Path(__file__).parents[2]
-DRAWN: Final = Path(__file__).with_name("mutants.json")
 SEED: Final = 20261125
 COUNT: Final = 400
 STEP_S: Final = 300.0

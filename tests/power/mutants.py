@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+DRAWN: Final = Path(__file__).with_name("mutants.json")
+"""Those that were drawn, and whose code is still there."""
+
 MODULES: Final = (
     *(f"partq_spark/log/{name}.py" for name in ("publish", "tree", "layouts", "housekeeping", "compaction")),
     *(f"partq_spark/group/{name}.py" for name in ("claims", "checkpoints", "left_out", "binding")),
-    *(f"partq_spark/query/{name}.py" for name in ("planning", "batches", "offsets", "manual")),
+    *(f"partq_spark/query/{name}.py" for name in ("planning", "acknowledgements", "offsets")),
     "coordinator/core",
     *(f"coordinator/{name}.py" for name in ("acting", "leadership")),
     *(f"partq_spark/client/{name}.py" for name in ("consumer", "publisher")),

@@ -1,4 +1,5 @@
-"""Which tests execute which lines of the deciding modules, and how long each takes: one run of a suite writes it down.
+"""Which tests execute which lines of the deciding modules, and of those that mutants are in, and how long each takes:
+one run of a suite writes it down.
 
 A pytest plugin, loaded by `-p tests.power.reach` alone. With several processes each writes a file of its own into the
 folder of `PARTQ_REACH`; `read` joins them. Only what runs in the processes of pytest is seen, not what these start, and
@@ -18,7 +19,7 @@ from typing import Final
 import coverage
 import pytest
 
-from tests.power.mutants import MODULES
+from tests.power.mutants import DRAWN, MODULES
 
 FOLDER: Final = "PARTQ_REACH"
 STRANDS: Final = "PARTQ_STRANDS"
@@ -45,7 +46,8 @@ class _Watch:
         self._folder = folder
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._jvm: set[str] = set()
-        include = [str(root / (name if name.endswith(".py") else f"{name}/*.py")) for name in MODULES]
+        modules = {*MODULES, *(each["module"] for each in json.loads(DRAWN.read_text()))}
+        include = [str(root / (name if name.endswith(".py") else f"{name}/*.py")) for name in modules]
         concurrency = ["thread", "greenlet"] if os.environ.get(STRANDS) else ["thread"]
         self._coverage = coverage.Coverage(data_file=None, config_file=False, include=include, concurrency=concurrency)
         # The process that gives out the files runs no test.
