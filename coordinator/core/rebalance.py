@@ -20,7 +20,7 @@ def need(holdings: Holdings, settings: GroupSettings) -> str | None:
     held, live = holdings.held, holdings.live
     lost = holdings.lost
     if lost:
-        return f"{_names(lost)} not bound, {sum(len(held[owner]) for owner in lost)} partitions are Unbound"
+        return f"{_names(lost)} not bound; Unbound partitions: {sum(len(held[owner]) for owner in lost)}"
     if not live:
         return None  # nobody has anything, and nobody wants anything
     if holdings.unheld:

@@ -78,7 +78,7 @@ def list_all(queue: client.Queue, ownership: str | None) -> View:
     found = queue.groups(ownership=ownership)
     yield Answer(found)
     if not found:
-        yield f"No groups in {queue}. A group is made by the first query that names it (option group)."
+        yield f"No groups in {queue}. A group is made by the first query or consumer that names it."
         return
     known = any(each.flows is not None for each in found)
     yield Table(values=found, columns=(*GROUPS, THEIR_FLOWS) if known else GROUPS, noun="group")

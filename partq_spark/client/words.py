@@ -285,8 +285,7 @@ def waits_in_words(plan: GroupPlan, *, done: bool) -> Iterator[str]:
     for partition, others in plan.waits.items():
         together.setdefault(others, []).append(partition)
     for others, those in list(together.items())[:MOST_WAITS]:
-        verb = ("waits" if len(those) == 1 else "wait") if done else "would wait"
-        yield f"What comes to {partitions(those)} {verb} for {partitions(others)}."
+        yield f"What comes to {partitions(those)} {'waits' if done else 'would wait'} for {partitions(others)}."
     if len(together) > MOST_WAITS:
         yield f"… and {plural(len(together) - MOST_WAITS, 'more line')}: --json shows all"
     if plan.unreadable_checkpoints:

@@ -172,7 +172,7 @@ def require_quiet(queue: QueueLog, left: Remains) -> None:
     raise Invalid(
         f"group {left.key.group!r} of {queue} may be in use: checkpoint {partition}{whose} was changed "
         f"{ages[partition]:.0f} s ago, less than {QUIET_S:.0f} s: stop its queries and wait, name the ownership that "
-        "they use (--ownership), or add --force if you know that nobody is at work"
+        "they use (--ownership, when that is altered --from), or add --force if you know that nobody is at work"
     )
 
 

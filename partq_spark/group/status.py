@@ -151,7 +151,8 @@ def view(seen: GroupReading) -> GroupView:
     head, done, damaged = seen.progress.head, seen.progress.done_of_all, seen.progress.damaged
     deadline = _remaining(seen, "holddown", state.holddown_until_s)
     partitions = [_partition(seen, state, each, deadline) for each in state.partitions.values()]
-    # What they wait for after the partition count was changed (RES-03).
+    # What they wait for after the count was changed (RES-03). The owner may know more than a damaged checkpoint.
+    done |= {each.partition: each.acknowledged for each in partitions if each.partition in damaged}
     reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in partitions}
     waits = left_out.reasons(head, done, reached)
     return GroupView(
@@ -308,7 +309,9 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
     if seen.status is PartitionStatus.UNASSIGNED:
         return "no flow is bound" if not any(flow.bound for flow in state.flows.values()) else f"no flow has it{soon}"
     if seen.status is PartitionStatus.UNBOUND:
-        return f"flow {seen.flow} is not bound{soon or ', waits for the running handoffs'}"
+        flow = state.flows.get(seen.flow or "")
+        whose = "the former instance of flow" if flow is not None and flow.bound else "flow"
+        return f"{whose} {seen.flow} is not bound{soon or ', waits for the running handoffs'}"
     if partition.phase is Phase.PAUSED and seen.handoff is not None:
         left = "" if seen.handoff.remaining_s is None else f", {seen.handoff.remaining_s:.1f} s left"
         messages = plural(seen.handoff.waiting_for, "message")

@@ -43,7 +43,8 @@ def require_ownership(head: Head, name: str, ownership: str, *, store: str | Non
     raise Invalid(
         f"group {name!r} of queue {head.queue!r} has {has}, not {given}: "
         "give this flow or command the ownership that the group's flows have (PARTQ_OWNERSHIP counts for a query only "
-        "if it was set before its Spark session began), or, when none of them lives, change the group: "
+        "if it was set before its Spark session began, and for no consumer in Python), or, when none of them lives, "
+        "change the group: "
         f"`{shlex.join(words)}`"
     )
 

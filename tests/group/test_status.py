@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from partq_spark.base.errors import Corrupt
 from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import (
     Checkpoint,
@@ -81,6 +82,7 @@ def seen(group: GroupState | None, **more: Any) -> GroupView:
         head=head,
         group=Group(since_sequence=1, start=(begins,) * len(head.next)),
         checkpoints=more.pop("checkpoints", {}),
+        damaged=more.pop("damaged", {}),
     )
     made = GroupReading(
         key=KEY, progress=progress, state=group, state_token="t1" if group else None, lease=LEASE, lease_age_s=0.4
@@ -117,7 +119,7 @@ HANDED: Final = "paused: its checkpoint is being handed to flow b at epoch 2"
         (owned(A), {"records": reported(), "checkpoints": {0: checkpoint(0, 8)}}, READY, NOT_TAKEN),
         (owned(A), {"records": UNSAID, "checkpoints": {0: checkpoint(0, 8)}}, READY, ""),
         (owned(GONE), {}, UNBOUND, f"flow gone {NOT_BOUND}"),
-        (owned(Owner("a", "former")), {}, UNBOUND, f"flow a {NOT_BOUND}"),
+        (owned(Owner("a", "former")), {}, UNBOUND, f"the former instance of flow a {NOT_BOUND}"),
         (paused(A), WAITING, PAUSED, "paused: waits for 3,000 messages of flow a, 1.4 s left, then goes to b"),
         (paused(GONE), {}, UNBOUND, f"flow gone {NOT_BOUND}"),
         (fencing(B), {}, PAUSED, HANDED),
@@ -242,6 +244,16 @@ def test_a_partition_says_what_it_waits_for(
     if head is GROWN:
         finished = shown(head, {0: 1000, 1: 2000, 2: 3000, 3: 4000}, known).partitions
         assert not any("waits" in each.reason for each in finished)
+
+
+def test_nobody_waits_for_what_the_owner_of_a_damaged_checkpoint_has_acknowledged() -> None:
+    whole = {number: checkpoint(number, 10) for number in (0, 1)}
+    damaged: dict[str, Any] = {"checkpoints": {0: whole[0]}, "damaged": {1: Corrupt("cut short")}}
+    for partition_1, waits in ((4, True), (10, False)):
+        records = reported(p0=ALL_TEN, p1=Progress(10, partition_1))
+        found = shown(queue((10, 10), (12,)), {}, 2, records=records, **damaged)
+        assert ("waits for 6 messages of partition 1" in found.partitions[0].reason) == waits
+        assert found.partitions[1].acknowledged == partition_1
 
 
 SHRUNK: Final = queue((10, 10, 10, 120), (10, 10, 10))
