@@ -130,7 +130,10 @@ def reasons(head: Head, done: Positions, reached: Positions) -> dict[int, str]:
             others = [q for q in every[: _MOST_NAMED + 1] if q != partition]
             waits_for = _partitions(others, len(every) - (own is not None))
             published = indices if own is None else indices - Counter([layout_of[own]])
+            until = barred[partition].until
             before = f"{found[partition]}; " if partition in found else ""
+            if until > reached[partition]:  # so far it is being delivered
+                before += f"from offset {until:,} on "
             found[partition] = (
                 f"{before}waits for {plural(total - messages.get(partition, 0), 'message')} of {waits_for} from when "
                 f"the queue had {_counts(head, published)}"

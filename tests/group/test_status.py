@@ -219,6 +219,7 @@ def shown(head: Head, done: dict[int, int], known: int | None = None, **more: An
 
 GROWN: Final = queue((1000, 2000, 3000, 4000), (1000, 2000, 3000, 4000, 5, 6, 7, 8))
 ALL_NEW: Final = queue((10,), (10, 5), (11, 6, 7))
+ONE_LEFT_OF_MORE: Final = queue((10, 10), (12,))
 OF_12: Final = queue(tuple(range(1, 13)), (50,) * 11)
 
 
@@ -251,9 +252,17 @@ def test_nobody_waits_for_what_the_owner_of_a_damaged_checkpoint_has_acknowledge
     damaged: dict[str, Any] = {"checkpoints": {0: whole[0]}, "damaged": {1: Corrupt("cut short")}}
     for partition_1, waits in ((4, True), (10, False)):
         records = reported(p0=ALL_TEN, p1=Progress(10, partition_1))
-        found = shown(queue((10, 10), (12,)), {}, 2, records=records, **damaged)
+        found = shown(ONE_LEFT_OF_MORE, {}, 2, records=records, **damaged)
         assert ("waits for 6 messages of partition 1" in found.partitions[0].reason) == waits
         assert found.partitions[1].acknowledged == partition_1
+
+
+@pytest.mark.conformance("RES-03")
+def test_a_partition_that_is_being_delivered_says_where_it_will_wait() -> None:
+    for acknowledged, since in ((9, "from offset 10 on "), (10, "")):
+        found = shown(ONE_LEFT_OF_MORE, {0: acknowledged, 1: 4}, 2).partitions[0]
+        assert f"{since}waits for 6 messages of partition 1 from" in found.reason
+        assert ("from offset" in found.reason) == bool(since)
 
 
 SHRUNK: Final = queue((10, 10, 10, 120), (10, 10, 10))
