@@ -31,6 +31,7 @@ from tests.log.queues import (
     staged,
     through,
     trim_all,
+    unread,
     values,
 )
 from tests.support.way import Hooked
@@ -104,6 +105,20 @@ def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: Wor
     assert objects(world) - foreign == housekeeping.reachable(queue, queue.head)
     assert foreign <= objects(world)
     assert read_flat(queue) == [b"1"]
+
+
+@pytest.mark.usefixtures("small")
+def test_what_the_head_refers_to_stays_also_when_its_messages_are_trimmed(world: World) -> None:
+    """By it an unknown outcome is settled. Here older messages of the other partition stand before it."""
+    queue = world.create(2)
+    for number in range(12):
+        name = f"{number:012d}-0123456789abcdef.arrow"
+        publish(queue, [unread(queue.refresh(), {number // 6: 1}, name)])
+    trim(queue, (0, 6))
+    rounds(world, 4, queue)
+    held = [queue.log_folder + ref.name for ref in queue.refresh().tree]
+    assert len(held) > 1
+    assert objects(world) >= set(held)
 
 
 def test_a_blob_that_is_named_again_after_it_was_marked_stays() -> None:
