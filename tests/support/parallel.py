@@ -7,7 +7,7 @@ they always do. One process gets none that starts a JVM: where too many start at
 not wait long enough for its workers. It knows marks and file names, and nothing of what the tests do.
 
 Most tests wait, and seeded ones only compute. So of four processes or more the last one takes what the others leave of
-the processor: it has the lowest priority, runs nothing but tests that compute (`COMPUTING`), one by one, and goes on
+the processor: it has a low priority, runs nothing but tests that compute (`COMPUTING`), one by one, and goes on
 beside those that are alone, which do not notice it. What it has not begun when the others are done, they help with.
 """
 
@@ -207,6 +207,6 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The others wait until all have collected, so the spare process makes way only now."""
     if _is_spare(session.config):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.nice(10)  # not idle: what else there is on the machine must leave it something
         for item in session.items:
             item.add_marker(pytest.mark.timeout(SPARE_LIMIT_S), append=False)
