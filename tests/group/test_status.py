@@ -248,11 +248,9 @@ def test_a_partition_says_what_it_waits_for(
 
 
 def test_nobody_waits_for_what_the_owner_of_a_damaged_checkpoint_has_acknowledged() -> None:
-    whole = {number: checkpoint(number, 10) for number in (0, 1)}
-    damaged: dict[str, Any] = {"checkpoints": {0: whole[0]}, "damaged": {1: Corrupt("cut short")}}
     for partition_1, waits in ((4, True), (10, False)):
         records = reported(p0=ALL_TEN, p1=Progress(10, partition_1))
-        found = shown(ONE_LEFT_OF_MORE, {}, 2, records=records, **damaged)
+        found = shown(ONE_LEFT_OF_MORE, {0: 10}, 2, records=records, damaged={1: Corrupt("cut short")})
         assert ("waits for 6 messages of partition 1" in found.partitions[0].reason) == waits
         assert found.partitions[1].acknowledged == partition_1
 
