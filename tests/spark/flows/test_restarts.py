@@ -64,8 +64,9 @@ def test_whatever_ended_a_query_within_the_delay_it_gets_its_partitions_back(sha
 
     commits = one.log_files("offsets")
     wait_until(lambda: one.log_files("commits") == commits, "the commit")
-    # Until Spark asks for what comes next, nobody has told the reader that the batch is complete (1).
-    wait_until(lambda: query.status["message"].startswith("Getting offsets"), "the next question")
+    # Until Spark asks for what comes next, nobody has told the reader that the batch is complete (1). Its status names
+    # the question before it is asked, and a stop can come between: this returns when it has been answered.
+    query.processAllAvailable()
     query.stop()
     orders.wait_for_offsets(3, 3)
     wait_until(lambda: orders.bound() == set(), "the unbind", 10)
