@@ -132,10 +132,11 @@ class QueryPlan:
         sink = SINKS[number % len(SINKS)] if sinks else rng.choice((NOWHERE, NOWHERE, "stream"))
         trigger = rng.choice(("processing", "processing", "processing", "available", "once"))
         logs_every = 3 if sink == NOWHERE and trigger == "processing" and rng.random() < 0.15 else 1
+        loads = 2 if sink == NOWHERE and mode in ("auto shared", "no group") and rng.random() < 0.3 else 1
         return cls(
             mode=mode,
             sink=sink,
-            loads=2 if sink == NOWHERE and mode in ("auto shared", "no group") and rng.random() < 0.3 else 1,
+            loads=loads,
             trigger=trigger,
             interval_s=rng.choice((0.0, 0.0, 1.0, 3.0)),
             pause_s=rng.choice((0.3, 1.0, 6.0)),
@@ -150,16 +151,17 @@ class QueryPlan:
             listener=rng.random() < 0.4,
             logs_every=logs_every,
             style=rng.choice(STYLES),
-            options=_options(rng, how),
+            options=_options(rng, how, loads),
         )
 
 
-def _options(rng: random.Random, how: Mode) -> dict[str, str]:
+def _options(rng: random.Random, how: Mode, loads: int) -> dict[str, str]:
     options = {"startingOffsets": "earliest", "pollInterval": rng.choice(("500ms", "2s"))}
     if how.keeps:
         options["checkpointInterval"] = rng.choice(("0s", "1s", "5s"))
     if how.shared and rng.random() < (0.4 if how.by_hand else 0.2):
-        options["maxPollInterval"] = "3s"
+        # Longer than the pollInterval of all loads together (docs/options.md), or they leave in turns for ever.
+        options["maxPollInterval"] = f"{3 * loads}s"
     if rng.random() < 0.3:
         options["maxDeliveredUnackedMsgsPerFlow"] = rng.choice(("4", "20"))
     return options
