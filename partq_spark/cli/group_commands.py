@@ -98,7 +98,7 @@ def list_all(queue: client.Queue, ownership: str | None) -> View:
 )
 @click.option("--force", is_flag=True, help="Also where nobody can know whether a flow lives.")
 def alter(queue: client.Queue, ownership: str | None, group: str, former: str | None, force: bool) -> View:
-    """Change how a consumer group is shared: by the --ownership that is given, which its flows must have from then on.
+    """Change how a consumer group is shared: by --ownership, to be given here, which its flows must have from then on.
 
     Checkpoints stay. Refused while one of its flows lives: a moving heartbeat says so where the group was shared, else
     a checkpoint that was changed within the last minute. A flow that lives all the same ends when it looks at the
