@@ -49,11 +49,6 @@ TWO: Final = (CARRIER, DELAY)
 _SHUFFLE: Final = {"spark.sql.shuffle.partitions": "2"}
 """As many as cores: 16 carriers need no 200 stores of state, which would hide what is compared."""
 
-_BEFORE_KAFKA: Final = 2
-"""Where the floor takes its turn. Spark ends Python workers that were idle for a minute: behind Kafka, which takes
-about as long, they would be new in some rounds, and what a new one imports would be measured on one side.
-"""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Way:
@@ -71,7 +66,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     with bed(settings, write=write_flights, ddl=ddl(), jars=jars, spark=_SHUFFLE) as made:
         synced = Way(name="Parquet files, and sync", publish=partial(to_parquet, synced=True))
         sides = [_publishing(way, made) for way in ways]
-        sides[_BEFORE_KAFKA:_BEFORE_KAFKA] = [
+        sides += [
             _publishing(synced, made),
             Side(name=BARE_SINK, run=lambda: to_nothing(made)),
             Side(name=DURABLE_SINK, run=lambda: to_files(made), goal=Goal(sign=">=", limit=0.97)),
@@ -95,8 +90,8 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
             for way, each in zip(ways, kept, strict=True)
         ]
         two, all_columns = _ready_made(made, settings.rows, kept[0])
-        aggregating.insert(_BEFORE_KAFKA, Side(name=BARE_SOURCE, run=partial(_aggregated, made, two)))
-        whole.insert(_BEFORE_KAFKA, Side(name=BARE_SOURCE, run=partial(made.reading, all_columns)))
+        aggregating.append(Side(name=BARE_SOURCE, run=partial(_aggregated, made, two)))
+        whole.append(Side(name=BARE_SOURCE, run=partial(made.reading, all_columns)))
         runs = take_turns([*aggregating, *whole], settings.rounds, settings.rows)
         found += measures("reading, delay by carrier", aggregating, runs[: len(aggregating)])
         found += measures("reading, all 19 columns", whole, runs[len(aggregating) :])

@@ -1,8 +1,9 @@
 """One Spark driver with the same settings for every side of a comparison, streaming queries run to their end, and sides
 that take turns with such queries.
 
-Every side runs once to warm up, then A B A B …, so that a machine that slows down meanwhile slows all of them. Only
-what handled exactly as many rows as expected counts.
+Every side runs once to warm up, then once in each round, so that a machine that slows down meanwhile slows all of them,
+and in another order each round, so that what one leaves to the next (a disk that is busy yet, Python workers that have
+ended) falls on all of them. Only what handled exactly as many rows as expected counts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -186,11 +188,14 @@ class Side:
 
 
 def take_turns(sides: Sequence[Side], rounds: int, rows: int) -> list[list[Run]]:
-    """Every side once to warm up (not counted), then A B A B …; each run must have handled exactly `rows` rows."""
+    """Every side once to warm up (not counted), then once in each round, whose order its number decides; each run must
+    have handled exactly `rows` rows.
+    """
     runs: list[list[Run]] = [[] for _ in sides]
     for number in range(rounds + 1):
         name = f"round {number} of {rounds}" if number else "warm-up"
-        for side, done in zip(sides, runs, strict=True):
+        pairs = [*zip(sides, runs, strict=True)]
+        for side, done in Random(number).sample(pairs, len(pairs)):
             run = checked(side.run(), rows, side.name)
             logger.info("%s, %s: %.2f s, micro-batches %.2f s", name, side.name, run.wall_s, run.batches_s)
             if number:
