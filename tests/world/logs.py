@@ -186,6 +186,8 @@ class Keeper(Actor):
 class Visitor(Flow):
     """A flow that comes by now and then, as long as others work on the queue."""
 
+    ends_by = (partq.Corrupt,)
+
     def live(self, host: Host) -> None:
         try:
             self._visit(host)

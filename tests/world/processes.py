@@ -145,6 +145,8 @@ class Publisher(Actor):
 class Flow(Actor):
     """An application that takes messages from a group that it shares."""
 
+    ends_by: tuple[type[Exception], ...] = ()
+
     def __init__(self, world: World, name: str, queue: str, group: str, flow: str = "") -> None:
         super().__init__(world, name)
         self._queue, self._group, self._flow = queue, group, flow or name
@@ -155,6 +157,8 @@ class Flow(Actor):
                 with self.consumer() as consumer:
                     host.on_term = consumer.stop
                     self.consume(host, consumer)
+            except self.ends_by:
+                raise
             except partq.PartqError:
                 self.sleep(_AGAIN_S)
 
