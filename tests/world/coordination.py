@@ -8,7 +8,18 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.world.facts import MOST_RATE_DIFFERENCE, Beaten, Checkpointed, Decided, Given, Led, Part, demand, told
+from tests.world.facts import (
+    MOST_RATE_DIFFERENCE,
+    Beaten,
+    Befell,
+    Checkpointed,
+    Decided,
+    Given,
+    Led,
+    Part,
+    demand,
+    told,
+)
 
 Owner = tuple[str, str]
 _LEAST: Final = 1 - MOST_RATE_DIFFERENCE
@@ -52,6 +63,8 @@ class Coordination:
         self.instances: dict[str, set[str]] = defaultdict(set)  # by process
         self._leases: dict[str, tuple[int, str]] = {}  # by process, its last: in which order they were taken
         self._led = -1
+        self._acted_us: dict[str, int] = {}  # by process: when it last wrote for the group
+        self._stands_us: dict[str, int] = {}  # by who it is: since when it stands still, or last did
         self._state: Decided | None = None
         self._is_begun = True
         self._hands: dict[int, _Hands] = defaultdict(_Hands)
@@ -73,6 +86,10 @@ class Coordination:
         self._hands.clear()
         self._is_begun = False
 
+    def stands_still(self, fact: Befell) -> None:
+        """Somebody does, from now on."""
+        self._stands_us[fact.whom] = fact.at_us
+
     def take(self, fact: Beaten | Led | Decided | Checkpointed | Given) -> None:
         """A fact, in their order. Raises `Violation`."""
         self._is_begun |= isinstance(fact, Checkpointed)
@@ -89,6 +106,8 @@ class Coordination:
                 self._checkpointed(fact)
             case Given():
                 self._given(fact)
+        if isinstance(fact, Led | Decided):
+            self._acted_us[fact.process] = fact.at_us
 
     def _beaten(self, fact: Beaten) -> None:
         owner = fact.flow, fact.instance
@@ -136,7 +155,10 @@ class Coordination:
         """A pause ends when all that was given is acknowledged, when its time is over, or with its owner."""
         hands = self._hands[number]
         if after.phase == "paused":
-            moves_us = fact.at_us + after.left_s * 1e6 * _LEAST
+            # Who stood still between deciding and writing decided when it began to.
+            stands_us = self._stands_us.get(fact.process.split("/")[0], 0)
+            begun_us = stands_us if stands_us > self._acted_us.get(fact.process, 0) else fact.at_us
+            moves_us = begun_us + after.left_s * 1e6 * _LEAST
             if before.phase != "paused" or before.epoch != after.epoch:
                 hands.moves_us, hands.is_drained = moves_us, False
                 self._look(hands, after.owner)

@@ -132,6 +132,9 @@ class Judge:
         elif isinstance(fact, Befell) and fact.what in FORGETS:
             for each in self.coordination.values():
                 each.forget()
+        elif isinstance(fact, Befell) and fact.what == "freeze":
+            for each in self.coordination.values():
+                each.stands_still(fact)
 
     def _removed(self, fact: Removed) -> None:
         self.removed_us[fact.group] = fact.at_us
