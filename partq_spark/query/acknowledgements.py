@@ -253,6 +253,10 @@ class GivenOut:
         self._void |= new
         self._stale |= new
 
+    def void_all(self) -> None:
+        """Of an ownership that is over."""
+        self.void(self._spans.keys())
+
     def ends(self, spans: Spans) -> dict[int, RoundPosition]:
         """Of a batch that was made of `spans`: what it says that all of it is dealt with."""
         return {p: RoundPosition(span.epoch, span.to, self._rounds[p]) for p, span in spans.items()}

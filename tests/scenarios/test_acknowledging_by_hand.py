@@ -228,6 +228,19 @@ def test_what_the_application_was_refused_comes_again_before_what_is_newer(singl
     assert application.acknowledge({0: end}) == {0}
 
 
+def test_what_was_given_out_before_the_flow_left_comes_again_when_it_is_back(single: Stage) -> None:
+    """Another process of that name may have had it meanwhile, and have told the application that it counts no more."""
+    query, application = joined(single, maxPollInterval="5s", maxDeliveredUnackedMsgsPerFlow="4")
+    single.publish(8)
+    query.drain()
+    hand = application.in_hand()
+    single.sleep(7.0)
+    query.drain()
+    assert (query.epochs, query.rows) == ({0: 1}, [*new(0, 4), *again(0, 4)])
+    assert application.acknowledge({0: 4}, hand) == frozenset()
+    assert application.acknowledge({0: 4}) == {0}
+
+
 # --- from one way to the other ----------------------------------------------------------------------------------------
 
 
