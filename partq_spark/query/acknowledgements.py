@@ -193,10 +193,10 @@ class BatchTimes:
 #
 # With `ackMode=manual` a process acknowledges only what it gave out itself, and only at the epoch and in the round in
 # which it was given out. What an application remembers of an ownership that is over, or of an earlier process, does not
-# count (HAN-10). What the application gave back, or was told not to count, is void until it is given out again, from
-# its first message that is not acknowledged, and that begins a new round: a word from the round before, of a batch that
-# some other thread still has, says nothing about it, also at the same epoch, which may come back after a Redis that did
-# not answer for a moment, or after `maxPollInterval`.
+# count (HAN-10). What the application gave back, or was told not to count, or got before the flow left its group, is
+# void until it is given out again, from its first message that is not acknowledged, and that begins a new round: a word
+# from the round before, of a batch that some other thread still has, says nothing about it, also at the same epoch,
+# which may come back after a Redis that did not answer for a moment, or after `maxPollInterval`.
 
 
 class RoundPosition(NamedTuple):
