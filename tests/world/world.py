@@ -307,14 +307,16 @@ class World:
 
     def _is_acknowledged(self) -> bool:
         """The results last, because acknowledging the source may need them to be written."""
-        for group in sorted(self.kept):
-            found = self.queue(self.groups[group]).checkpoints(group).partitions
-            if any(getattr(each, "lag", 0) for each in found):
-                return False
         others = [*(self.groups.keys() - self.kept), *self._alone()]
         # Where nobody has had a removed partition yet, there is no checkpoint that would tell of it.
         others += [self.GROUP] if self.plan.log.keepers else []
-        return not others or self.judge.have_done(sorted(others), self._log(QUEUE))
+        if others and not self.judge.have_done(sorted(others), self._log(QUEUE)):
+            return False
+        for group in sorted(self.kept, key=lambda group: (self.groups[group] != QUEUE, group)):
+            found = self.queue(self.groups[group]).checkpoints(group).partitions
+            if any(getattr(each, "lag", 0) for each in found):
+                return False
+        return True
 
     def _alone(self) -> list[str]:
         """Queries without a group, which are groups of their own."""
