@@ -29,6 +29,10 @@ place of an object, would last for ever.
 """
 
 SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
+_MOST_AT_ONCE: Final = 1024 * 1024
+"""Of one call to the system. Linux takes memory for a file in pieces as large as the call, and those of 2 MiB are dear:
+100 MB cost 30 ms of its time in calls of 1 MiB, 130 to 390 ms in calls of 2 MiB and more.
+"""
 
 LOCK_NAME: Final = ".lock"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -91,8 +95,8 @@ class TemporaryFile:
         done = 0
         with explained("writing", self._path):
             try:
-                while done < len(view):  # however many calls the system makes of it
-                    done += os.write(self._fd, view[done:])
+                while done < len(view):
+                    done += os.write(self._fd, view[done : done + _MOST_AT_ONCE])
             except OSError as error:
                 self._failure = error
             self._raise_failure()
