@@ -3,6 +3,10 @@
 The rules. What one thread sends keeps its order for each key, because one publish follows the other. A Future that is
 done means durable. A publish that fails ends the publisher: all later Futures fail too, in order, so that nothing comes
 after a gap. What waits is bounded in bytes. A forked child has neither the thread nor a right to what was sent.
+
+Signal handlers run between any two lines of a sender, and may raise, send or close. So it hands over by one `put`,
+waits in a `SimpleQueue`, and has no lock but one that C enters and leaves (see `taking`), which the thread never takes.
+All goes through one queue, messages and who waits for those before: a flush is done when its turn has come.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -40,17 +46,19 @@ EXIT_WAIT_S: Final = 30.0
 """At the end of a process that did not close its publisher: for so long what was sent is still published."""
 
 MOST_UNREAD: Final = 1000  # failures that are kept in mind
+ROOM_LOOK_S: Final = 0.005  # of who waits for room
 
 R = TypeVar("R")
 _log = logging.getLogger("partq.client")
 
 
 class _Turn:
-    """A table waits for its turn, and the thread waits until it is over."""
+    """Somebody waits until all is done that was sent before. The thread waits until a table's turn is over."""
 
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.over = threading.Event()
+    def __init__(self, *, is_table: bool = False, is_last: bool = False) -> None:
+        self.is_table, self.is_last = is_table, is_last
+        self.begun: SimpleQueue[None] = SimpleQueue()
+        self.over: SimpleQueue[None] = SimpleQueue()
 
 
 class Publisher:
@@ -85,13 +93,15 @@ class Publisher:
         self._most_bytes = max_pending_bytes
         self._publish_id = None if publish_id is None else checked_publish_id(publish_id)
         self._pid = os.getpid()
-        self._changed = threading.Condition()
-        self._waiting: deque[Outgoing | _Turn] = deque()
-        self._bytes = 0  # of what was sent and is not done
-        self._sent = self._done = 0  # messages and turns
-        self._flushed = 0  # so many of those sent may not linger
+        self._lock = threading.RLock()
+        self._sent: SimpleQueue[Outgoing | _Turn] = SimpleQueue()
+        self._waiting: deque[Outgoing | _Turn] = deque()  # the thread's own
+        self._hurried = 0  # turns among them, before which nothing lingers
+        self._sent_bytes = 0  # the senders'
+        self._done_bytes = 0  # the thread's
         self._closing = False
-        self._ended = False  # one publish under the publish id was made
+        self._has_messages = self._ended = False  # under the publish id: some were sent; what is one publish is whole
+        self._is_over = False  # the thread
         self._failure: PartqError | None = None
         self._unread: deque[Result[Any]] = deque()
         self._thread = threading.Thread(target=self._run, name="partq publisher", daemon=True)
@@ -124,18 +134,19 @@ class Publisher:
         message = self._take(value, key)
         message.take_headers(headers, self._limit)
         message.topic = topic
-        with self._changed:
-            self._require_open()
-            if self._failure is None:
-                self._wait_for_room(message.memory, timeout_s)
-            if self._failure is not None:
-                return self._failed(message.future)
-            if self._tracing is not None:
-                begin_span(self._tracing, self._subject, message, self._limit)
-            self._waiting.append(message)
-            self._bytes += message.memory
-            self._sent += 1
-            self._changed.notify_all()
+        waits_s = self._where.retry_timeout_s if timeout_s is None else timeout_s
+        until_s = time.monotonic() + (0 if threading.current_thread() is self._thread else waits_s)
+        if self._hand_over(message):
+            return message.future
+        self._sent.put(_Turn())  # what waits does not linger now
+        while not self._hand_over(message):
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise Unavailable(
+                    f"{self._pending} bytes are on their way to {self._queue}, max_pending_bytes is "
+                    f"{self._most_bytes}: nothing was sent after {waits_s:g} s; send it again, more slowly"
+                )
+            time.sleep(min(left_s, ROOM_LOOK_S))
         return message.future
 
     def send_table(self, table: Any) -> Future[PublishReport]:
@@ -145,31 +156,33 @@ class Publisher:
 
         Raises `Invalid` for a table that cannot be published; the publisher goes on.
         """
-        self._require_own()
+        self._require_own(waits=True)
         future: Result[PublishReport] = Result()
-        turn = _Turn()
-        with self._changed:
-            self._require_open()
-            if self._publish_id is not None and self._sent:
-                raise Invalid("under a publish id there is one publish: a table cannot join the messages sent before")
-            self._waiting.append(turn)
-            self._sent += 1
-            self._flushed = self._sent
-            self._changed.notify_all()
+        turn = _Turn(is_table=True)
+        claimed = False
         try:
-            turn.begun.wait()  # publishes before it end within the queue's retry_timeout_s each
+            with self._lock:
+                self._require_open()
+                if self._has_messages and self._publish_id is not None:
+                    raise Invalid("under a publish id there is one publish: a table cannot join messages sent before")
+                self._ended = claimed = self._publish_id is not None
+                self._sent_bytes += turn.is_table  # so that a flush waits for it
+                self._sent.put(turn)
+            self._wait(turn, None)  # publishes before it end within the queue's retry_timeout_s each
             if self._failure is not None:
                 return self._failed(future)
             with Publication(self._where, queue=self._queue.name, publish_id=self._publish_id) as publication:
                 publication.add(table)
-                self._ended = self._publish_id is not None
+                claimed = False  # whatever becomes of it
                 try:
                     future.set_result(publication.commit())
                 except PartqError as error:
                     self._failure = error
                     return self._failed(future, error)
         finally:
-            turn.over.set()
+            if claimed:
+                self._ended = False  # nothing was published under the id
+            turn.over.put(None)
         return future
 
     @checked
@@ -177,37 +190,36 @@ class Publisher:
         """Wait until all that was sent is done. Raises the first failure that nobody has read, and `Unavailable` after
         `timeout_s` (None: each publish ends within the queue's `retry_timeout_s`); what is on its way goes on.
         """
-        self._require_own()
-        if threading.current_thread() is self._thread:
-            raise Invalid("a Future's callback cannot wait for its publisher: wait in another thread")
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
-            sent = self._sent
-            self._flushed = max(self._flushed, sent)
-            self._changed.notify_all()
-            while self._done < sent:
-                left_s = None if until_s is None else until_s - time.monotonic()
-                if left_s is not None and left_s <= 0:
-                    raise Unavailable(
-                        f"{sent - self._done} messages are on their way to {self._queue} and not done yet"
-                    )
-                self._changed.wait(left_s)
-            failed = next((each for each in self._unread if not each.was_read), None)
+        self._require_own(waits=True)
+        self._drain(_Turn(), timeout_s)
+
+    def close(self) -> None:
+        """Publish what is left, and end. Raises as `flush`. May be repeated."""
+        self._require_own(waits=True)
+        with self._lock:
+            self._closing = True
+        self._drain(_Turn(is_last=True), None)
+
+    def _drain(self, turn: _Turn, timeout_s: float | None) -> None:
+        with self._lock:
+            self._ended |= self._has_messages and self._publish_id is not None
+            self._sent.put(turn)
+        self._wait(turn, timeout_s)
+        if turn.is_last:
+            atexit.unregister(self._end_of_process)
+        with self._lock:
+            failed = next((each for each in tuple(self._unread) if not each.was_read), None)
             self._unread.clear()
         if failed is not None:
             failed.result()
 
-    def close(self) -> None:
-        """Publish what is left, and end. Raises as `flush`. May be repeated."""
-        self._require_own()
+    def _wait(self, turn: _Turn, timeout_s: float | None) -> None:
+        self._leave()
         try:
-            if not self._closing:
-                self.flush()
-        finally:
-            with self._changed:
-                self._closing = True
-                self._changed.notify_all()
-            atexit.unregister(self._end_of_process)
+            turn.begun.get(timeout=timeout_s)
+        except Empty:
+            if self._pending:
+                raise Unavailable(f"{self._pending} bytes are on their way to {self._queue}, not done yet") from None
 
     def __enter__(self) -> Self:
         self._require_own()
@@ -227,46 +239,63 @@ class Publisher:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (taken := self._taken()) is not None:
-            if isinstance(taken, _Turn):
-                taken.begun.set()
-                taken.over.wait()  # for a table, which its sender publishes
-                self._finish(1, 0)
-                continue
-            going = [each for each in taken if each.future.set_running_or_notify_cancel()]
-            try:
-                self._publish(going)
-            finally:
-                self._finish(len(taken), sum(each.memory for each in taken))
+        try:
+            while not isinstance(taken := self._taken(), _Turn) or not taken.is_last:
+                if isinstance(taken, _Turn):
+                    taken.begun.put(None)
+                    if taken.is_table:
+                        taken.over.get()  # its sender publishes it
+                    self._done_bytes += taken.is_table
+                    continue
+                try:
+                    self._publish([each for each in taken if each.future.set_running_or_notify_cancel()])
+                finally:
+                    self._done_bytes += sum(each.memory for each in taken)
+            taken.begun.put(None)
+        finally:
+            self._failure = self._failure or Unavailable(f"the publisher to {self._queue} has ended")
+            self._is_over = True
+            self._leave()
 
-    def _taken(self) -> Sequence[Outgoing] | _Turn | None:
-        """What is to be done next; None when the publisher is closed."""
-        with self._changed:
-            while True:
-                if not self._waiting:
-                    if self._closing:
-                        return None
-                    self._changed.wait()
-                    continue
-                first = self._waiting[0]
-                if isinstance(first, _Turn):
-                    self._waiting.popleft()
-                    return first
-                left_s = self._lingers_s(first)
-                if left_s is None or left_s > 0:
-                    self._changed.wait(left_s)
-                    continue
+    def _leave(self) -> None:
+        """Nobody waits for a thread that is over: who closes again, what was sent beside that, all after a fault."""
+        while self._is_over and (self._waiting or not self._sent.empty()):
+            self._receive(0)
+            with suppress(IndexError):  # another thread was faster
+                each = self._waiting.popleft()
+                if isinstance(each, _Turn):
+                    each.begun.put(None)
+                else:
+                    self._tell(self._failed, each.future)
+
+    def _taken(self) -> Sequence[Outgoing] | _Turn:
+        """What is to be done next."""
+        while True:
+            while not (self._waiting and self._sent.empty()):
+                self._receive()
+            first = self._waiting[0]
+            if isinstance(first, _Turn):
+                self._hurried -= 1
+                self._waiting.popleft()
+                return first
+            left_s = self._lingers_s(first)
+            if left_s is not None and left_s <= 0:
                 return self._batch()
+            self._receive(left_s)
+
+    def _receive(self, timeout_s: float | None = None) -> None:
+        with suppress(Empty):
+            self._waiting.append(self._sent.get(timeout=timeout_s))
+            self._hurried += isinstance(self._waiting[-1], _Turn)
 
     def _lingers_s(self, first: Outgoing) -> float | None:
         """How long the messages that wait still do; None: until something changes."""
-        if self._flushed > self._done or self._closing or self._failure is not None:
+        if self._hurried or self._failure is not None:
             return 0
         if self._publish_id is not None:
             return None
-        if self._bytes >= self._batch_bytes:
-            return 0
-        return first.sent_s + self._linger_s - time.monotonic()
+        is_full = self._pending >= self._batch_bytes
+        return 0 if is_full else first.sent_s + self._linger_s - time.monotonic()
 
     def _batch(self) -> list[Outgoing]:
         """The next messages, at least one. Those with a topic and those without are published apart."""
@@ -285,55 +314,62 @@ class Publisher:
         return taken
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
-        if not messages:
-            return
-        if self._failure is not None:
-            for message in messages:
-                self._failed(message.future)
-            return
+        own: PartqError | None = None
+        places: Sequence[Published] = ()
+        if messages and self._failure is None:
+            try:
+                places = publish_together(self._where, self._queue, messages, self._publish_id)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the senders are told
+                own = error if isinstance(error, PartqError) else Unavailable(f"{type(error).__name__}: {error}")
+                self._failure = own
+        for number, message in enumerate(messages):
+            if self._failure is None:
+                self._tell(message.future.set_result, places[number])
+            else:
+                self._tell(self._failed, message.future, own)
+
+    def _tell(self, tell: Callable[..., object], *about: object) -> None:
+        """What callbacks raise is theirs, `sys.exit()` too: others wait for this thread."""
         try:
-            places = publish_together(self._where, self._queue, messages, self._publish_id)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the senders are told
-            self._failure = error if isinstance(error, PartqError) else Unavailable(f"{type(error).__name__}: {error}")
-            for message in messages:
-                self._failed(message.future, self._failure)
-        else:
-            self._ended = self._publish_id is not None
-            for message, place in zip(messages, places, strict=True):
-                message.future.set_result(place)
+            tell(*about)
+        except BaseException:  # noqa: BLE001 - told in the log
+            _log.exception("a Future's callback has failed")
 
-    def _finish(self, count: int, size: int) -> None:
-        with self._changed:
-            self._done += count
-            self._bytes -= size
-            self._changed.notify_all()
+    # --- in a sender's thread -----------------------------------------------------------------------------------------
 
-    # --- with the lock ------------------------------------------------------------------------------------------------
-
-    def _wait_for_room(self, size: int, timeout_s: float | None) -> None:
-        if self._bytes + size <= self._most_bytes or not self._bytes:
-            return
-        if self._publish_id is not None:
-            raise Invalid(
-                f"under a publish id all is published at once, and more than max_pending_bytes ({self._most_bytes}) "
-                "were sent: raise that, or publish a table or file (send_table, Queue.publication)"
-            )
-        waits_s = self._where.retry_timeout_s if timeout_s is None else timeout_s
-        until_s = time.monotonic() + (0 if threading.current_thread() is self._thread else waits_s)
-        while self._bytes + size > self._most_bytes and self._bytes and self._failure is None:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                raise Unavailable(
-                    f"{self._bytes} bytes are on their way to {self._queue}, max_pending_bytes is {self._most_bytes}: "
-                    f"nothing was sent after {waits_s:g} s; send it again, more slowly"
+    def _hand_over(self, message: Outgoing) -> bool:
+        """False: there is no room now. What is sent after a failure has failed."""
+        with self._lock:
+            self._require_open()
+            if self._failure is not None:
+                self._failed(message.future)
+                return True
+            if self._pending and self._pending + message.memory > self._most_bytes:
+                if self._publish_id is None:
+                    return False
+                raise Invalid(
+                    f"under a publish id all is published at once, and more than max_pending_bytes "
+                    f"({self._most_bytes}) were sent: raise that, or publish a table or file (send_table, "
+                    "Queue.publication)"
                 )
-            self._changed.wait(left_s)
-        self._require_open()
+            if self._tracing is not None:
+                begin_span(self._tracing, self._subject, message, self._limit)
+            size = message.memory
+            self._has_messages = True
+            self._sent_bytes += size
+            self._sent.put(message)  # no handler of a signal runs between these lines
+        self._leave()
+        return True
+
+    @property
+    def _pending(self) -> int:
+        """Bytes of what was sent and is not done."""
+        return self._sent_bytes - self._done_bytes
 
     def _require_open(self) -> None:
         if self._closing:
             raise Invalid(f"the publisher to {self._queue} is closed: make another one")
-        if self._ended:
+        if self._ended and self._failure is None:
             raise Invalid(f"publish id {self._publish_id!r} was published: make another publisher with another id")
 
     def _failed(self, future: Result[R], error: PartqError | None = None) -> Result[R]:
@@ -342,17 +378,18 @@ class Publisher:
         if error is None and failure is not None:
             error = type(failure)(f"this was not published, because an earlier publish failed: {failure}")
         future.set_exception(error)
-        with self._changed:
-            if len(self._unread) < MOST_UNREAD:
-                self._unread.append(future)
+        if len(self._unread) < MOST_UNREAD:
+            self._unread.append(future)
         return future
 
-    def _require_own(self) -> None:
-        """A guard: a forked child has no thread, and what was sent is its parent's."""
+    def _require_own(self, *, waits: bool = False) -> None:
+        """A guard: a forked child has no thread, and what was sent is its parent's. `waits`: for the thread."""
         if os.getpid() != self._pid:
             raise Invalid(
                 "this publisher belongs to the process that made it, and this is a fork of it: make another one"
             )
+        if waits and threading.current_thread() is self._thread:
+            raise Invalid("a Future's callback cannot wait for its publisher: wait in another thread")
 
     def _end_of_process(self) -> None:
         """Publish what was sent and not closed. A forked child's end publishes nothing."""

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def test_all_that_is_sent_under_a_publish_id_is_one_publish_that_is_made_once(ma
             futures = [publisher.send(str(number), key=f"k{number}") for number in range(50)]
             time.sleep(0.05)
             assert len(published(queue)) == 50 * again
-            publisher.flush()
+            with suppress(partq.Unavailable):
+                publisher.flush(timeout_s=0)  # what is one publish is whole, published or not
             with pytest.raises(partq.Invalid, match="was published"):
                 publisher.send("more")
         assert all((each.result(0).offset is None) is again for each in futures)
@@ -205,7 +207,7 @@ def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytes
         futures = [publisher.send("x" * 500) for _ in range(3)]
         with pytest.raises(partq.Unavailable, match="max_pending_bytes is 3000"):
             publisher.send("x" * 500, timeout_s=0.05)
-        with pytest.raises(partq.Unavailable, match="3 messages are on their way"):
+        with pytest.raises(partq.Unavailable, match=r"3000 bytes are on their way.*not done yet"):
             publisher.flush(timeout_s=0.05)
         threading.Timer(0.2, opened.set).start()
         futures.append(publisher.send("x" * 500, timeout_s=30))
@@ -213,18 +215,41 @@ def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytes
     assert len(published(queue)) == 4, "what was given up was not sent"
 
 
-def test_a_callback_that_would_wait_for_its_own_publisher_is_refused(make: Make) -> None:
-    refused: list[BaseException] = []
+def test_a_callback_that_would_wait_for_its_own_publisher_is_refused_and_one_that_exits_ends_nothing(
+    make: Make,
+) -> None:
+    refused: list[str] = []
 
-    def flush(_: object) -> None:
-        try:
-            publisher.flush()
-        except partq.Invalid as error:
-            refused.append(error)
+    def wait(_: object) -> None:
+        for call in (publisher.flush, publisher.close, partial(publisher.send_table, pa.table({"value": ["b"]}))):
+            with pytest.raises(partq.Invalid, match="callback") as error:
+                call()
+            refused.append(str(error.value))
 
     with make().publisher(linger_s=0.2) as publisher:
-        publisher.send("a").add_done_callback(flush)
-    assert "callback" in str(refused[0])
+        future = publisher.send("a")
+        future.add_done_callback(wait)
+        future.add_done_callback(sys.exit)
+        assert publisher.send("c").result(30).offset is not None
+    assert len(refused) == 3
+
+
+@pytest.mark.conformance("API-02")
+def test_what_another_thread_sent_before_the_end_is_published_and_more_is_refused(make: Make) -> None:
+    queue = make(partitions=1)
+    futures: list[Any] = []
+
+    def send() -> None:
+        while True:
+            futures.append(publisher.send("a"))
+
+    with ThreadPoolExecutor(1) as pool:
+        with queue.publisher() as publisher:
+            sending = pool.submit(send)
+            time.sleep(0.1)
+        assert isinstance(sending.exception(30), partq.Invalid)
+    assert all(each.done() for each in futures)
+    assert queue.describe().messages == len(futures) > 0
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

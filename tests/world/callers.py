@@ -17,7 +17,7 @@ import partq
 from tests.world.facts import Acknowledged, Befell, Given, Handled, Row, Violation, demand
 from tests.world.machine import Host
 from tests.world.plan import HABITS
-from tests.world.processes import Flow, row_of
+from tests.world.processes import Flow, Interrupt, row_of
 from tests.world.scheduler import SECOND_US, Crash
 
 if TYPE_CHECKING:
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 1.0
 
 
-class Interrupt(BaseException):
-    """A signal's handler raises, as for Ctrl-C."""
-
-
 class Alarm(Exception):
-    """The same, as for a time limit."""
+    """A signal's handler raises, as `Interrupt`, but for a time limit."""
 
 
 class Asker:

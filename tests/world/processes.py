@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import partq
-from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
+from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent, demand
 from tests.world.machine import Host
 from tests.world.payloads import text_of
 from tests.world.plan import Event
@@ -24,6 +24,10 @@ T = TypeVar("T")
 RETRY_S: Final = 10.0  # how long a process waits for its store
 _AGAIN_S: Final = 1.0
 _KEYS: Final = 6  # of each publisher
+
+
+class Interrupt(BaseException):
+    """A signal's handler raised it, as `KeyboardInterrupt`."""
 
 
 class Actor:
@@ -96,7 +100,7 @@ class Actor:
 
 class Publisher(Actor):
     """Sends messages one by one, in the order of their keys, until all of its plan are sent. What it did not hear of it
-    does not send again.
+    does not send again. Signals come in between, whose handler raises.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -117,11 +121,12 @@ class Publisher(Actor):
 
     def _publish(self, host: Host, publisher: partq.Publisher) -> None:
         self._has_failed = False
+        self._futures: list[Any] = []
         while not (host.stopping or self._has_failed) and self.left:
             self._send(publisher)
+            if host.rng.random() < 0.2 and self._call(publisher.flush):
+                demand(all(each.done() for each in self._futures), self.name, "flush returned before all was done")
             self.sleep(host.rng.uniform(0.0, 2 * self.world.plan.pause_s))
-            if host.rng.random() < 0.2:
-                publisher.flush()
 
     def _send(self, publisher: partq.Publisher) -> None:
         for _ in range(min(self.left, self.rng.choice((1, 1, 2, 5)))):
@@ -131,7 +136,25 @@ class Publisher(Actor):
             self._numbers[key] += 1
             value = f"{key}:{number}"
             self.world.take(Sent(self.world.now_us, self.name, key, number, value))
-            publisher.send(value, key=key).add_done_callback(partial(self._sent, value))
+            for future in self._call(partial(publisher.send, value, key=key)):
+                self._futures.append(future)
+                future.add_done_callback(partial(self._sent, value))
+
+    def _call(self, ask: Callable[[], T]) -> list[T]:
+        """What it returned; nothing: a signal's handler raised. Then the publisher goes on as if nothing had been."""
+        strand, interrupter = self.world.machine.strand, self.world.interrupter
+        if self.rng.random() < 0.2:
+            interrupter.arm(strand, self.rng.randint(1, 60), self._raise)
+        try:
+            return [ask()]
+        except Interrupt:
+            self.world.counts["signals to publishers"] += 1
+            return []
+        finally:
+            interrupter.disarm(strand)
+
+    def _raise(self) -> None:
+        raise Interrupt
 
     def _sent(self, value: str, future: Any) -> None:
         if future.cancelled() or future.exception() is not None:
