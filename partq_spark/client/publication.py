@@ -245,12 +245,14 @@ class Publication:
         return batch.drop_columns([HEADERS_NAME])
 
     def commit(self) -> PublishReport:
-        """Make all that was added visible: all or nothing for each queue. Raises as `log.fanout.publish_all`; under a
-        publish id repeating it all is harmless.
+        """Make all that was added visible, once: all or nothing for each queue. Raises as `log.fanout.publish_all`;
+        under a publish id another publication of it all is harmless.
         """
         outcomes = self._known
         if not self.is_done:
-            segments = self._begin(headers=False).finish()[0]
+            fan = self._begin(headers=False)
+            self._refused = Invalid("it was committed before, and only the first commit can tell what became of it")
+            segments = fan.finish()[0]
             self._exit.close()
             self._fan = None
             queue = next(iter(self._queues)) if self._topic is None else None
@@ -279,10 +281,10 @@ class Publication:
 
     def _begin(self, *, headers: bool) -> Fan:
         """All segments of a publish have the same columns: the first that is added says whether there are headers.
-        Raises `Invalid` after what was refused.
+        Raises `Invalid` after what was refused, and after a commit, even one that failed: nothing is staged any more.
         """
         if self._refused is not None:
-            raise Invalid(f"nothing of this is published, make another publication: {self._refused}")
+            raise Invalid(f"this publication is over, make another publication: {self._refused}")
         if self._fan is None:
             given = None if self._columns is None else schema_of(self._columns)
             seed = f"{self._publish_id or new_token()}/0/0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
@@ -74,13 +75,25 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def test_of_what_is_refused_no_part_is_published(make: Make) -> None:
-    with make().publication() as publication:
-        with pytest.raises(partq.Invalid, match="row 1 has no value"):
-            publication.add(pa.table({"value": ["a", None]}))
+@pytest.mark.conformance("DIS-08")
+@pytest.mark.parametrize(
+    "fails", ["row", "objects.local_files.TemporaryFile.finish", "client.publication.publish_all", ""]
+)
+def test_of_what_is_refused_or_fails_no_part_is_published_and_nothing_twice(
+    make: Make, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    queue = make()
+    value, said = (None, "row 1 has no value") if fails == "row" else ("b", "it was committed")
+    with queue.publication() as publication:
+        with suppress(partq.Invalid, ZeroDivisionError), monkeypatch.context() as patch:
+            if "." in fails:
+                patch.setattr(f"partq_spark.{fails}", lambda *_, **__: 1 / 0)
+            publication.add(pa.table({"value": ["a", value]}))
+            publication.commit()
         for again in (partial(publication.add, pa.table({"value": ["b"]})), publication.commit):
-            with pytest.raises(partq.Invalid, match="make another publication: row 1"):
+            with pytest.raises(partq.Invalid, match=f"make another publication: {said}"):
                 again()
+    assert len(list(queue.browse())) == (0 if fails else 2)
 
 
 # --- both ways --------------------------------------------------------------------------------------------------------
