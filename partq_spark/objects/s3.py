@@ -283,9 +283,12 @@ class S3Store(ServiceStore[S3Client]):
         condition, query = {"If-None-Match": "*"}, {"uploadId": upload}
         answer = self._client.ask("creating", "POST", name, query=query, headers=condition, body=body)
         self._check_uncontended("creating", name, answer)
-        if answer.code == "NoSuchUpload" and self._peek(name).code != "NoSuchKey":
-            raise taken(self._shown(name))
-        if not answer.is_fine:
+        if answer.code == "NoSuchUpload":  # completed before, and the answer was lost; or aborted
+            there = self._peek(name)
+            if there.is_fine:
+                raise taken(self._shown(name))
+            answer = answer if there.code == "NoSuchKey" else there
+        if not answer.is_fine or not answer.element("ETag"):  # nothing else says that it is there
             raise self._client.explain("creating", name, answer)
 
     def abandon(self, name: str, upload: str) -> None:

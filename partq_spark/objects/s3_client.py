@@ -43,6 +43,7 @@ _CREDENTIALS: Final = {
     "AccessDenied": "the policy must allow GetObject, PutObject, DeleteObject, AbortMultipartUpload, ListBucket and"
     " ListBucketMultipartUploads; without ListBucket also what is merely not there answers so",
 }
+_ERROR: Final = re.compile(rb"\s*(<\?xml[^>]*>\s*)?<Error[\s>]")  # white space is sent while one waits
 _NOTHING: Final[Mapping[str, str]] = {}
 _CONNECTIONS: Final = 32  # kept open
 
@@ -65,7 +66,7 @@ class Answer(NamedTuple):
     @property
     def code(self) -> str:
         """S3's error code; empty where there is none, as in a proxy's answer."""
-        is_error = self.status >= 300 or b"<Error>" in self.body[:200]
+        is_error = self.status >= 300 or _ERROR.match(self.body) is not None
         return self.element("Code") if is_error else ""
 
     def element(self, name: str) -> str:

@@ -221,7 +221,9 @@ def test_an_environment_that_opens_nothing_is_told(
         (400, "AuthorizationHeaderMalformed", Invalid, "set AWS_REGION"),
         (404, "", Invalid, "not S3's.*PARTQ_S3_ENDPOINT"),
         (404, "NoSuchKMSKey", Invalid, "NoSuchKMSKey"),
+        (404, "NoSuchUpload", Invalid, "NoSuchUpload"),
         (200, "", Unavailable, "not S3's"),
+        (200, "InternalError", Unavailable, "InternalError"),
         (503, "SlowDown", Unavailable, "SlowDown"),
         (429, "", Unavailable, "429"),
         (409, "ConditionalRequestConflict", Conflict, "load it"),
@@ -232,6 +234,7 @@ def test_what_a_server_answers_is_told_apart(
     store: S3Store, monkeypatch: pytest.MonkeyPatch, status: int, code: str, kind: type[PartqError], said: str
 ) -> None:
     body = f"<Error><Code>{code}</Code><Message>m</Message><Region>us-west-7</Region></Error>" if code else "<html/>"
+    body = "<?xml?>" + " " * 300 + body  # as S3 sends while it works
     sent: list[str] = []
 
     def send(_: S3Client, what: str, *__: object, **___: object) -> Answer:
@@ -242,6 +245,7 @@ def test_what_a_server_answers_is_told_apart(
     calls: list[Callable[[], object]] = [lambda: store.swap("d", b'{"n":1}', expected='"0"')]
     if kind is not Conflict:
         calls += [lambda: list(store.list("")), lambda: store.create("e", b"x"), lambda: store.load("d")]
+        calls += [lambda: store.finish("e", "upload", ["etag"])]
     for call in calls:
         sent.clear()
         with pytest.raises(kind, match=said):
