@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from typing import Final
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
@@ -265,17 +266,17 @@ class FolderLock:
         self._folder = folder
         self._path = path
         self._wait_s = wait_s
-        self._lock = -1
 
     def __enter__(self) -> None:
         try:
-            self._lock = _open_lock(self._folder)
+            # Whose end closes it: a signal's exception may come before the first line of `__exit__`.
+            self._lock = FileIO(_open_lock(self._folder), "r+")
         except OSError as error:
             raise explain(error, "locking", f"{self._path}/{LOCK_NAME}") from error
         try:
             self._wait()
         except BaseException:
-            os.close(self._lock)
+            self._lock.close()
             raise
 
     def _wait(self) -> None:
@@ -298,7 +299,7 @@ class FolderLock:
     def __exit__(self, *_: object) -> None:
         # Said aloud instead of left to close: a child forked meanwhile has the same open file and would keep the lock.
         fcntl.flock(self._lock, fcntl.LOCK_UN)
-        os.close(self._lock)
+        self._lock.close()
 
 
 def _open_lock(folder: int) -> int:
