@@ -287,13 +287,18 @@ def _sent(span: Span, future: Future[Published]) -> None:
 def publish_together(
     where: NamespaceAddress, queue: QueueLog, messages: Sequence[Outgoing], publish_id: str | None
 ) -> list[Published]:
-    """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`."""
+    """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`, and `Invalid` if
+    the queue was deleted and created again since `queue` knew it.
+    """
+    queue_id = queue.head.queue_id
     seed = publish_id or new_token()
     identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
     columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
     batch = _batch(messages, columns)
 
     def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[StagedSegment]:
+        if any(each.named and each.queue_id != queue_id for each in plan.destinations):
+            queue.require(queue_id)  # which refuses: they were sent to the former one (RES-05)
         given = None if columns is None else schema_of(columns)
         headers = HEADERS_NAME in batch.schema.names
         with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers=headers, given=given) as fan:

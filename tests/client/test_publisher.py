@@ -104,13 +104,18 @@ def test_under_a_publish_id_nothing_waits_for_room_that_cannot_come(make: Make) 
 
 
 @pytest.mark.conformance("API-02")
-def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make) -> None:
+@pytest.mark.conformance("RES-05")
+@pytest.mark.parametrize("topic", [None, "a/b"])
+@pytest.mark.parametrize("again", [False, True])
+def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make, again: bool, topic: str | None) -> None:
     queue = make(partitions=1)
     publisher = queue.publisher(linger_s=0, max_batch_bytes=1)
     assert publisher.send("kept").result(30) == (0, 0)
     queue.delete()
+    if again:
+        make()
     ended: list[int] = []
-    futures = [publisher.send(str(number)) for number in range(20)]
+    futures = [publisher.send(str(number), topic=topic) for number in range(20)]
     for number, future in enumerate(futures):
         future.add_done_callback(lambda _, each=number: ended.append(each))  # type: ignore[misc] # its kind is plain
     with pytest.raises(partq.Invalid, match="deleted"):
@@ -123,6 +128,7 @@ def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make) -> N
         publisher.close()
     with pytest.raises(partq.Invalid, match="closed"):
         publisher.send("after the end")
+    assert not again or published(queue) == []
 
 
 def test_a_message_that_the_queue_takes_no_more_fails_those_behind_it(make: Make) -> None:
