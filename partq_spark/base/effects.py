@@ -11,9 +11,9 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from partq_spark.base.errors import Conflict, Unavailable
 
@@ -84,13 +84,25 @@ def in_a_row(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
     return [each(item) for item in work]
 
 
+def begun_by(threads: Executor, each: Callable[..., B], *given: Any) -> Future[B]:
+    """By one of these threads; at the end of the process, when none takes anything more and what was sent is still
+    published, by the calling one.
+    """
+    try:
+        return threads.submit(each, *given)
+    except RuntimeError:
+        done: Future[B] = Future()
+    done.set_result(each(*given))
+    return done
+
+
 def side_by_side(threads: Executor) -> RunAll:
     """By these threads; a single piece without another thread."""
 
     def run(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
         if len(work) <= 1:
             return in_a_row(each, work)
-        begun = [threads.submit(each, item) for item in work]
+        begun = [begun_by(threads, each, item) for item in work]
         for one in begun:
             one.exception()  # all have ended when one has failed: none writes down later what holds no more
         return [one.result() for one in begun]

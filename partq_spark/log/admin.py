@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from partq_spark.base.effects import RETRY_TIMEOUT_S, Effects, new_token
+from partq_spark.base.effects import RETRY_TIMEOUT_S, Effects, in_a_row, new_token, side_by_side
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
 from partq_spark.log import codec, names
 from partq_spark.log.destinations import checked_subscription
@@ -286,11 +286,8 @@ class Namespace:
             if names.is_name(name)  # a folder of somebody else's is no queue
         }
         every = list(self._known.values())
-        if is_paid(self._store.url) and len(every) > 1:
-            with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
-                looks = list(pool.map(_look, every))
-        else:
-            looks = list(map(_look, every))
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
+            looks = (side_by_side(pool) if is_paid(self._store.url) else in_a_row)(_look, every)
         told, self.problems = self.problems, {}
         for queue, found in zip(every, looks, strict=True):
             if isinstance(found, PartqError):

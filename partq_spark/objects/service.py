@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, TypeVar
 
-from partq_spark.base.effects import boot_time_s, store_effects
+from partq_spark.base.effects import begun_by, boot_time_s, store_effects
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.objects.contents import check_name
 from partq_spark.objects.retrying import OperationRetry
@@ -175,7 +175,7 @@ class PieceWriter:
             self._staged[number - _PIECES_UNDER_WAY].result()
         data = bytes(self._buffer)
         self._buffer.clear()
-        self._staged.append(self._pool.submit(self._put, number, data))
+        self._staged.append(begun_by(self._pool, self._put, number, data))
 
     def _put(self, number: int, data: bytes) -> str:
         """Repeating it puts the same bytes in the same place."""

@@ -25,7 +25,7 @@ from partq_spark.client.rows import RefusedValue, RowTaker, take_of
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.forms import row_bytes
 from partq_spark.log.schema.versions import columns_of
-from tests.client.test_publisher import released
+from tests.client.test_publisher import RELEASED
 from tests.log.schema.shapes import batches, same, simple_types
 from tests.support.properties import examples
 
@@ -100,7 +100,7 @@ def test_a_value_is_kept_as_it_is(kind: str, value: object, kept: object) -> Non
         ("STRING", b"a", r"b'a' \(bytes\) is no STRING: give a str"),
         ("STRING", "\ud800", "is no UTF-8: give text without halves of surrogate pairs"),
         ("BINARY", "a", r"'a' \(str\) is no BINARY: give bytes"),
-        ("BINARY", released(), r"\(memoryview\) is no BINARY: give bytes"),
+        ("BINARY", RELEASED, r"\(memoryview\) is no BINARY: give bytes"),
         ("DATE", datetime(2020, 1, 1), r"\(datetime\) is no DATE: give a datetime.date"),  # noqa: DTZ001
         ("TIMESTAMP", datetime(2020, 1, 1), "give a datetime with a time zone"),  # noqa: DTZ001
         ("TIMESTAMP", datetime(1, 1, 1, tzinfo=CET), "years 1 to 9999"),

@@ -112,7 +112,10 @@ def test_what_may_be_repeated_outlives_a_bad_network(proxy: Proxy, store: Object
     assert store.sweep_temporary(0) == 0
 
 
-def test_two_writers_of_one_name_never_mix(store: ObjectStore) -> None:
+@pytest.mark.parametrize("end", [False, True])
+def test_two_writers_of_one_name_never_mix(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, end: bool) -> None:
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", end)  # of the process: no thread takes a piece
+
     def write_both() -> None:
         with store.writer("q/x") as first, store.writer("q/x") as second:
             second.write(b"2" * (18 << 20))
