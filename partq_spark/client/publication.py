@@ -6,6 +6,7 @@ Nothing is published before `commit`, and nothing stays behind where that is not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class Publication:
         self._headers = False
         self._messages = self._without_key = self._staged_batches = 0
         self._refused: BaseException | None = None
+        self._pid = os.getpid()
 
     @property
     def is_done(self) -> bool:
@@ -254,7 +256,6 @@ class Publication:
             self._refused = Invalid("it was committed before, and only the first commit can tell what became of it")
             segments = fan.finish()[0]
             self._exit.close()
-            self._fan = None
             queue = next(iter(self._queues)) if self._topic is None else None
             with around(SEND_BATCH, SpanSubject(queue, self._where.namespace), messages=self._messages):
                 outcomes = publish_all(
@@ -283,8 +284,8 @@ class Publication:
         """All segments of a publish have the same columns: the first that is added says whether there are headers.
         Raises `Invalid` after what was refused, and after a commit, even one that failed: nothing is staged any more.
         """
-        if self._refused is not None:
-            raise Invalid(f"this publication is over, make another publication: {self._refused}")
+        if self._refused is not None or os.getpid() != self._pid:
+            raise Invalid(f"this publication is over, make another publication: {self._refused or 'this is a fork'}")
         if self._fan is None:
             given = None if self._columns is None else schema_of(self._columns)
             seed = f"{self._publish_id or new_token()}/0/0"

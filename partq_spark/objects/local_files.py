@@ -84,7 +84,7 @@ class TemporaryFile:
         self.name = TEMPORARY_PREFIX + os.urandom(16).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self.name, flags, 0o666, dir_fd=folder)
-        self._exists = True
+        self._owner = os.getpid()  # who removes the hidden name: no fork of this process; 0: nobody any more
         self._unsynced_bytes = 0
         self._wake = threading.Event()
         self._ended = False
@@ -125,15 +125,15 @@ class TemporaryFile:
     def rename(self) -> None:
         """Give the file its name in place of what has it."""
         os.rename(self.name, os.path.basename(self._path), src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        self._exists = False
+        self._owner = 0
 
     def close(self) -> None:
         """Close it and remove the hidden name; never raises, because it also runs while an error is on its way."""
         try:
             self._join_syncer()
             self._close()
-            if self._exists:
-                self._exists = False
+            if self._owner == os.getpid():
+                self._owner = 0
                 os.unlink(self.name, dir_fd=self._folder)
         except OSError:
             pass  # housekeeping sweeps it

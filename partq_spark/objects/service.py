@@ -131,6 +131,7 @@ class PieceWriter:
         self._buffer = bytearray()
         self._pool: ThreadPoolExecutor | None = None
         self._upload = ""
+        self._pid = os.getpid()
         self._staged: list[Future[str]] = []
 
     def write(self, data: bytes | memoryview, /) -> int:
@@ -159,7 +160,7 @@ class PieceWriter:
         """Nothing is under way any more; what was not finished is abandoned."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._upload:
+        if self._upload and os.getpid() == self._pid:  # a fork leaves it to its parent
             with suppress(PartqError):
                 self._store.abandon(self._name, self._upload)
 

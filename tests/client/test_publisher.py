@@ -284,18 +284,18 @@ def test_a_process_that_ends_without_closing_publishes_what_it_sent(make: Make) 
 def test_a_forked_child_publishes_nothing_of_its_parents(make: Make) -> None:
     queue = make(partitions=1)
     said = said_by(
-        "import warnings; warnings.simplefilter('ignore')\n"
-        "with queue.publisher(linger_s=3600) as publisher:\n"
+        "from partq_spark.objects import open_store as at; import warnings; warnings.simplefilter('ignore')\n"
+        "with queue.publisher(linger_s=3600) as publisher, queue.publication() as p, at(queue.store).writer('o'):\n"
         "    publisher.send('of the parent')\n"
         "    child = os.fork()\n"
         "    if not child:\n"
         "        for call in (lambda: publisher.send('x'), publisher.flush, publisher.close,\n"
-        "                     lambda: publisher.send_table(None), publisher.__enter__):\n"
+        "                     lambda: publisher.send_table(None), publisher.__enter__, p.commit):\n"
         "            try: call()\n"
         "            except partq.Invalid: os.write(1, b'refused\\n')\n"
         "        sys.exit(7)\n"
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), queue.describe().messages)\n",
         queue,
     )
-    assert said == "refused\n" * 5 + "7 0\n"
+    assert said == "refused\n" * 6 + "7 0\n"
     assert published(queue) == [(None, "of the parent")]
