@@ -119,7 +119,7 @@ def test_a_queue_that_was_made_again_with_other_columns_gets_nothing(make: Make)
     make(partitions=1, schema="name BINARY, id BIGINT", key="id")
     with pytest.raises(partq.Invalid, match="does not take this row"):
         publisher.send({"id": 2, "name": b"x"})
-    with pytest.raises(partq.Invalid, match="column 'name' has type STRING, the queue's is BINARY"):
+    with pytest.raises(partq.Invalid, match="was deleted and created again"):
         publisher.close()
     assert future.exception() is not None
     assert list(queue.browse()) == []
