@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.base.effects import Effects, RunAll, in_a_row
-from partq_spark.base.errors import Corrupt, Fenced, Invalid, Unavailable
+from partq_spark.base.errors import Corrupt, Fenced, Invalid
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import FlowHoldings, Holding, Position, View
 from partq_spark.group.documents.urls import STORE
@@ -365,7 +365,7 @@ class GroupMembership(Membership):
                 origin=holding.origin,
                 swap=holding.in_doubt,
             )
-        except Unavailable:
+        except BaseException:  # also what ended the look at what became of it
             holding.in_doubt = True
             raise
         if written is not held:

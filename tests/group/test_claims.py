@@ -88,8 +88,11 @@ def test_an_instance_does_not_outlive_the_store_in_which_it_bound() -> None:
     assert not life.is_alive(101.0, 1)
 
 
-def test_a_write_in_doubt_is_followed_by_a_swap_also_where_nothing_has_changed() -> None:
-    """Else the one that was lost lands after it, and says less than what was delivered meanwhile."""
+@pytest.mark.parametrize("then", [Unavailable, KeyboardInterrupt])
+def test_a_write_in_doubt_is_followed_by_a_swap_also_where_nothing_has_changed(then: type[BaseException]) -> None:
+    """Else the one that was lost lands after it, and says less than what was delivered meanwhile. `then`: what the look
+    at what became of it meets.
+    """
     way = Hooked(memory_store())
     queue = admin.create_queue(way, "default", "orders", 1)
     groups.create_group(queue, "billing", [0])
@@ -102,11 +105,10 @@ def test_a_write_in_doubt_is_followed_by_a_swap_also_where_nothing_has_changed()
     before = checkpoints.read(0)
 
     def lose(kind: str, name: str) -> None:
-        if kind == "swap":
-            raise Unavailable(f"{name} is away (test)")
+        raise (Unavailable if kind == "swap" else then)(f"{name} is away (test)")
 
     way.before = lose
-    with pytest.raises(Unavailable):
+    with pytest.raises(then):
         flow.flush()
     way.before = None
     assert flow.deliver({0: 20})
