@@ -217,7 +217,7 @@ class Session(GroupMembership):
             return True
         try:
             self._announce(ends)
-        except Fenced:
+        except (Fenced, Corrupt):
             for partition in ends:
                 if self._own_checkpoint(partition, life.me, held[partition].epoch) is None:
                     self._holdings.lose(partition)

@@ -103,12 +103,15 @@ def test_an_idle_flow_that_may_not_write_a_checkpoint_ends_by_no_handoff(staged:
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_raise_that_is_refused_costs_its_partition_and_not_the_query(stage: Stage, leads: bool) -> None:
-    """The rewound partition has more to deliver than its reserve covers, and the flow has not looked since."""
+@pytest.mark.parametrize("harm", [lambda stage: stage.rewind(to=2, partitions=[0]), lambda stage: damage(stage, 0)])
+def test_a_raise_that_is_refused_costs_its_partition_and_not_the_query(
+    stage: Stage, leads: bool, harm: Callable[[Stage], object]
+) -> None:
+    """The partition has more to deliver than its reserve covers, and the flow has not looked since."""
     a = idle(stage, 4, 4)
     if not leads:
         stage.coordinator.kill()
-    stage.rewind(to=2, partitions=[0])
+    harm(stage)
     before = stage.line.asked("swap", "checkpoint/", "a")
     stage.publish(30, 30)
     a.trigger()
