@@ -137,7 +137,8 @@ class Holding:
     `checkpoint` is None until the present instance has read its own name in it; then it is as it was read or written
     last. `marked` is the owner's own mark: messages below may have been delivered before. `announced` is the highest
     end that was returned to Spark, or taken up again from it, at this epoch; `done` is what the application has
-    acknowledged, `saved` what of it the checkpoint said last. `in_doubt`: nobody knows what became of the last write.
+    acknowledged, `saved` what of it the checkpoint said last. `in_doubt`: nobody knows what became of the last write;
+    `is_refused`: it was not allowed, and nothing is delivered until one is.
     `origin` is the newest publish that was read when `done` was acknowledged.
     """
 
@@ -148,6 +149,7 @@ class Holding:
     checkpoint: Checkpoint | None = None
     paused: bool = False
     in_doubt: bool = False
+    is_refused: bool = False
     saved: int = 0
     written_s: float = 0.0
     origin: Origin | None = None
@@ -173,7 +175,7 @@ class Holding:
 
     def was_written(self, checkpoint: Checkpoint, now_s: float) -> None:
         """The checkpoint is so now."""
-        self.checkpoint, self.in_doubt, self.written_s = checkpoint, False, now_s
+        self.checkpoint, self.in_doubt, self.is_refused, self.written_s = checkpoint, False, False, now_s
         self.saved = done_to(checkpoint, self.saved)
         self._advances.append(self.announced - self._announced_at_write)
         self._announced_at_write = self.announced
@@ -285,6 +287,12 @@ class FlowHoldings:
         """For people."""
         return {p: Progress(it.announced, it.done) for p, it in self.by_partition.items() if it.checkpoint is not None}
 
+    @property
+    def refused(self) -> str:
+        """For people: that partitions are held back, the first of them, and why."""
+        found = [partition for partition, it in sorted(self.by_partition.items()) if it.is_refused]
+        return f"holds back {len(found)} ({found[:5]}) whose checkpoints it may not write, see its log" if found else ""
+
     def unacknowledged(self) -> dict[int, int]:
         """Messages of each partition that were delivered and that the application has not acknowledged."""
         return {partition: holding.announced - holding.done for partition, holding in self.by_partition.items()}
@@ -303,7 +311,7 @@ class FlowHoldings:
                 position=holding.announced,
                 acknowledged=holding.acknowledged,
                 redelivered_below=holding.marked,
-                paused=holding.paused,
+                paused=holding.paused or holding.is_refused,
                 origin=holding.checkpoint.origin,
             )
             for partition, holding in sorted(self.by_partition.items())

@@ -269,17 +269,13 @@ class GroupMembership(Membership):
         for partition, holding in list(self._holdings.by_partition.items()):
             try:
                 closes += self._save_due(holding, everything=everything)
-            except (Fenced, Corrupt) as error:
+            except (Fenced, Corrupt, Invalid) as error:
                 self._deny(partition, holding, error)
-            except Invalid as error:
-                if holding.done > holding.saved:
-                    raise
-                _log.info("%s cannot say of partition %d that nothing is in hand: %s", self._name, partition, error)
         self._tell(closes)
 
     @abstractmethod
-    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt) -> None:
-        """Its checkpoint is not this flow's any more, or nobody's who could tell."""
+    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt | Invalid) -> None:
+        """Its checkpoint is not this flow's any more, or nobody's who could tell, or may not be written (`Invalid`)."""
 
     def _tell(self, closes: int = 0) -> None:
         """Others how far this flow is; `closes`: how many partitions have nothing in hand since."""
@@ -324,9 +320,11 @@ class GroupMembership(Membership):
         at_milestone = done > holding.saved and layouts.passes_milestone(
             self._group.seen, checkpoint.partition, holding.saved, done
         )
-        if everything or holding.paused or at_milestone:
-            return self._close_one(holding)
         is_due = self._effects.now_s() - holding.written_s >= self._settings.checkpoint_interval_s
+        # What was refused is tried again at its interval.
+        at_once = is_due if holding.is_refused else holding.paused or at_milestone
+        if everything or at_once:
+            return self._close_one(holding)
         if is_due and self._settings.keep_offsets and done > holding.saved:
             self._write_one(holding, self._reach(holding, holding.announced))
         elif is_due and not self._settings.keep_offsets and len(self._group.seen.layouts) > 1:
@@ -365,8 +363,12 @@ class GroupMembership(Membership):
                 origin=holding.origin,
                 swap=holding.in_doubt,
             )
-        except BaseException:  # also what ended the look at what became of it
+        except BaseException as error:  # also what ended the look at what became of it
             holding.in_doubt = True
+            if isinstance(error, Invalid):
+                if not holding.is_refused:
+                    _log.warning("%s holds back partition %d: %s", self._name, held.partition, error)
+                holding.is_refused, holding.written_s = True, self._effects.now_s()
             raise
         if written is not held:
             holding.was_written(written, self._effects.now_s())

@@ -158,7 +158,7 @@ class Session(GroupMembership):
             life.says,
             mapping={},
             closes=life.says.closes + closes,
-            note=self._remark,
+            note=self._holdings.refused or self._remark,
             progress=self._holdings.progress(),
         )
         if closes:
@@ -217,7 +217,7 @@ class Session(GroupMembership):
             return True
         try:
             self._announce(ends)
-        except (Fenced, Corrupt):
+        except (Fenced, Corrupt, Invalid):
             for partition in ends:
                 if self._own_checkpoint(partition, life.me, held[partition].epoch) is None:
                     self._holdings.lose(partition)
@@ -344,9 +344,10 @@ class Session(GroupMembership):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt) -> None:
-        _log.info("%s lost partition %d: %s", self._name, partition, error)
-        self._holdings.lose(partition)
+    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt | Invalid) -> None:
+        if not isinstance(error, Invalid):  # else it is held back, and others hear of it by the next heartbeat
+            _log.info("%s lost partition %d: %s", self._name, partition, error)
+            self._holdings.lose(partition)
 
     def _close(self, holdings: Iterable[Holding]) -> int:
         """Say of each what was announced, and no more; how many have nothing in hand now. Where that cannot be said, a

@@ -279,7 +279,9 @@ class SoloSession(GroupMembership):
             "share the group by the option ownership"
         )
 
-    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt) -> None:
+    def _deny(self, partition: int, holding: Holding, error: Fenced | Corrupt | Invalid) -> None:
+        if isinstance(error, Invalid):  # nobody would be told of a partition that is held back
+            raise error
         found = self._checkpoints.read(partition)
         if not self._is_rewound(found, self._required(), holding.epoch):
             raise Fenced(self._taken_over(partition, found)) from error

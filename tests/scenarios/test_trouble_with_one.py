@@ -102,6 +102,23 @@ def test_an_idle_flow_that_may_not_write_a_checkpoint_ends_by_no_handoff(staged:
     assert a.failure is None
 
 
+def test_a_partition_whose_checkpoint_may_not_be_written_is_held_back_until_it_may(stage: Stage) -> None:
+    a = idle(stage, 4, 4)
+    for _ in range(3000):
+        stage.instead("swap", "checkpoint/0", refusing(Invalid), by="a")
+    stage.publish(30, 30)
+    for _ in range(2):
+        a.trigger()
+        stage.sleep(2.0)
+        assert (len(a.offsets(0)), len(a.offsets(1))) == (4, 34)
+        assert "holds back 1 ([0])" in stage.status().flows[0].note
+        a.stop().start()
+    stage.line.coming.clear()
+    stage.sleep(2.0)
+    a.drain()
+    assert a.offsets(0) == list(range(34))
+
+
 @pytest.mark.parametrize("leads", [False, True])
 @pytest.mark.parametrize("harm", [lambda stage: stage.rewind(to=2, partitions=[0]), lambda stage: damage(stage, 0)])
 def test_a_raise_that_is_refused_costs_its_partition_and_not_the_query(
