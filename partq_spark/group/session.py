@@ -138,7 +138,7 @@ class Session(GroupMembership):
         sent_s = self._effects.now_s()
         try:
             life.state_token = self._ownership.beat(self._group.key, life.says)
-        except (Fenced, Reincarnated) as error:
+        except (Fenced, Reincarnated, Corrupt) as error:  # a damaged one is met again when it binds anew, until mended
             life.end(str(error))
         else:
             life.renew(sent_s)
