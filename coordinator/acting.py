@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from coordinator.core.events import CheckpointAhead, Event, FenceStuck, PartitionFenced
 from coordinator.logs import Log
 from partq_spark.base.effects import Retry, RunAll
-from partq_spark.base.errors import Conflict, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore, FenceRefused, NotDrained
 from partq_spark.group.model import Checkpoint, GroupKey, GroupState, Owner, OwnershipRecord, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
@@ -178,8 +178,11 @@ class Bookkeeping:
             for owner in list(self._gone):
                 known = state.flows.get(owner.flow)
                 is_gone = known is None or known.instance != owner.instance
-                if is_gone and not self._store.forget_flow(self._key, *owner, state_token=token):
-                    return  # another one wrote the state: the next step sees it too, and adopts the group anew
+                try:
+                    if is_gone and not self._store.forget_flow(self._key, *owner, state_token=token):
+                        return  # another one wrote the state: the next step sees it too, and adopts the group anew
+                except Corrupt as error:  # said once; `partq status` names it until somebody removes it
+                    self._log("warning", "tidying_failed", reason=str(error))
                 del self._gone[owner]
         except Reincarnated:
             raise

@@ -94,9 +94,6 @@ class Reconciliation:
         document = store.read_state(self._key)
         found = document if isinstance(document, StateDocument) else None
         state, level, reason = _read(self._key, found, facts, self._now_s())
-        if state is None:
-            known = [record.session_timeout_s for record in store.read_flows(self._key).values()]
-            session_timeout_s = max([session_timeout_s, *known])
         marks = self._list(facts)
         if state is None:
             state = initial_state(

@@ -213,11 +213,12 @@ class GroupRuntime:
 
     def _adopt(self, facts: GroupFacts) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
+        known = [record.session_timeout_s for record in self._flows.values()]
         found = self._reconciliation.adopt(
             self._store,
             facts,
             timers=self._leadership.timers,
-            session_timeout_s=self._settings.assumed_session_timeout_s,
+            session_timeout_s=max([self._settings.assumed_session_timeout_s, *known]),
         )
         # A look more, after the state was read: a leader that came since makes either this renewal or the swap fail.
         # Else a leader that slept before it read the state would take it from its successor.

@@ -316,16 +316,14 @@ class GroupMembership(Membership):
         checkpoint = holding.checkpoint
         if checkpoint is None:
             return False
-        done = holding.done
-        at_milestone = done > holding.saved and layouts.passes_milestone(
-            self._group.seen, checkpoint.partition, holding.saved, done
-        )
+        saved, done = holding.saved, holding.done
+        at_milestone = done > saved and layouts.passes_milestone(self._group.seen, checkpoint.partition, saved, done)
         is_due = self._effects.now_s() - holding.written_s >= self._settings.checkpoint_interval_s
         # What was refused is tried again at its interval.
         at_once = is_due if holding.is_refused else holding.paused or at_milestone
         if everything or at_once:
             return self._close_one(holding)
-        if is_due and self._settings.keep_offsets and done > holding.saved:
+        if is_due and self._settings.keep_offsets and done > saved:
             self._write_one(holding, self._reach(holding, holding.announced))
         elif is_due and not self._settings.keep_offsets and len(self._group.seen.layouts) > 1:
             # Others may wait until it has nothing in hand, and a milestone says so only until the next batch.

@@ -33,6 +33,11 @@ def damage(stage: Stage, partition: int) -> None:
     stage.edit(f"{FOLDER}checkpoint/{partition}", lambda found: {**found.metadata, "offset": "3"})
 
 
+def forbid(stage: Stage, partition: int) -> None:
+    for _ in range(3000):
+        stage.instead("swap", f"checkpoint/{partition}", refusing(Invalid), by="a")
+
+
 def idle(stage: Stage, *messages: int) -> Query:
     """A flow that has everything, and has closed it."""
     found = stage.query("a").begun(*messages).drain()
@@ -91,32 +96,24 @@ def test_a_flow_with_a_damaged_checkpoint_is_bound_again_after_it_stood_still(st
     assert (1, 4) in {(row.partition, row.offset) for row in a.rows}
 
 
-def test_an_idle_flow_that_may_not_write_a_checkpoint_ends_by_no_handoff(staged: Staged) -> None:
+def test_a_flow_that_may_not_write_a_checkpoint_holds_its_partition_back_until_it_may(staged: Staged) -> None:
     stage = staged(max_handoff_time_s=2.0, partitions=4)
     a = idle(stage, 4, 4, 4, 4)
+    forbid(stage, 3)
+    stage.publish(0, 0, 30, 30)
+    a.trigger()
+    a.stop().start().trigger()
+    assert (len(a.offsets(2)), len(a.offsets(3))) == (34, 4)
+    stage.sleep(2.0)
+    assert "holds back 1 ([3])" in stage.status().flows[0].note
+    stage.line.coming.clear()
+    stage.sleep(2.0)
+    assert a.drain().offsets(3) == list(range(34))
+    forbid(stage, 3)
     a.run()
-    for _ in range(3000):
-        stage.instead("swap", "checkpoint/3", refusing(Invalid), by="a")
     stage.query("b").begun().run()
     stage.until(lambda: owners(stage)[3] == "b Ready", 20.0)
     assert a.failure is None
-
-
-def test_a_partition_whose_checkpoint_may_not_be_written_is_held_back_until_it_may(stage: Stage) -> None:
-    a = idle(stage, 4, 4)
-    for _ in range(3000):
-        stage.instead("swap", "checkpoint/0", refusing(Invalid), by="a")
-    stage.publish(30, 30)
-    for _ in range(2):
-        a.trigger()
-        stage.sleep(2.0)
-        assert (len(a.offsets(0)), len(a.offsets(1))) == (4, 34)
-        assert "holds back 1 ([0])" in stage.status().flows[0].note
-        a.stop().start()
-    stage.line.coming.clear()
-    stage.sleep(2.0)
-    a.drain()
-    assert a.offsets(0) == list(range(34))
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -134,6 +131,25 @@ def test_a_raise_that_is_refused_costs_its_partition_and_not_the_query(
     a.trigger()
     assert stage.line.asked("swap", "checkpoint/", "a") - before < 20
     assert [row.offset for row in a.rows if row.partition == 1][-1] == 33
+
+
+# --- one heartbeat ----------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_heartbeat_ends_its_own_flow_and_no_other(stage: Stage) -> None:
+    a, beat = idle(stage, 4, 4), f"{FOLDER}ownership/beats/a"
+    stage.coordinator.kill()  # so that the flow is the first to meet it
+    stage.edit(beat, lambda found: {**found.metadata, "bound": "x"})
+    stage.sleep(2.0)
+    stage.coordinated()
+    stage.publish(1, 1)
+    b = stage.query("b").begun().run()
+    stage.until(lambda: len(b.rows) == 2)
+    with pytest.raises(Corrupt, match="remove it, its flow binds anew"):
+        a.trigger()
+    stage.world.store.delete(beat)
+    a.run()
+    stage.until(lambda: sorted(owners(stage)) == ["a Ready", "b Ready"])
 
 
 # --- one answer -------------------------------------------------------------------------------------------------------

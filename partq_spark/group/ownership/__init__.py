@@ -147,7 +147,8 @@ class Ownership(Flows):
 
     def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
         """Move the lease on to `lease.beat`, on condition that it has `lease.token` and a lower beat. Raises
-        `Conflict` if it does not: somebody else leads, or the store has jumped back.
+        `Conflict` if it does not: somebody else leads, or the store has jumped back. A flow whose heartbeat is damaged
+        counts as gone.
         """
 
         def is_mine(found: Seen[Lease] | None) -> bool:
@@ -161,10 +162,12 @@ class Ownership(Flows):
         if answers is None:
             raise lease_changed(key, "renewing")
         listed, answer = answers
-        seen, flows = state.saw(answer, known), self._flows_in(key, listed)
-        owners = (Owner(flow, record.instance) for flow, record in flows.items())
-        beats = dict(zip(owners, (found.token for found in listed), strict=True))
-        return Pulse(state_token=None if seen is None else seen.value.token, flows=flows, beats=beats)
+        seen, beats = state.saw(answer, known), self._flows_in(key, listed).beats
+        return Pulse(
+            state_token=None if seen is None else seen.value.token,
+            flows={flow: beat.value for flow, beat in beats.items()},
+            beats={Owner(flow, beat.value.instance): beat.token for flow, beat in beats.items()},
+        )
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""

@@ -74,37 +74,36 @@ class Flows:
 
     # ---- read by anybody
 
-    def _flows_in(self, key: GroupKey, listed: Sequence[Found]) -> Mapping[str, FlowRecord]:
-        """What every flow says, in the order of the listing. What says nothing new is not taken apart again. Raises
-        `Corrupt`.
+    def _flows_in(self, key: GroupKey, listed: Sequence[Found]) -> FlowsSeen:
+        """What every flow says, and what is wrong with those that cannot be read. What says nothing new is not taken
+        apart again.
         """
         known, said = self._said.get(key, {}), dict[str, tuple[Value, FlowRecord]]()
-        for found in listed:
-            before = known.get(found.name)
-            if before is None or before[0] != found.value:
-                before = found.value, decode_flow(found, self.documents.where(key, found.name))
-            said[found.name] = before
-        self._said[key] = said
-        return {record.flow: record for _, record in said.values()}
-
-    def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
-        """What all flows of the group say, by name, by one listing."""
-        (listed,) = self.documents.ask(key, Listing(BEATS))
-        return self._flows_in(key, listed)
-
-    def look_at_flows(self, key: GroupKey) -> FlowsSeen:
-        """All flows, and what is wrong with those that cannot be read: for people."""
-        (listed,) = self.documents.ask(key, Listing(BEATS))
         seen = FlowsSeen({}, {})
         for found in listed:
-            flow = found.name.removeprefix(BEATS_IN)
+            flow, before = found.name.removeprefix(BEATS_IN), known.get(found.name)
             try:
-                record = decode_flow(found, self.documents.where(key, found.name))
+                if before is None or before[0] != found.value:
+                    before = found.value, decode_flow(found, self.documents.where(key, found.name))
             except Corrupt as problem:
                 seen.damaged[flow] = problem
             else:
-                seen.beats[flow] = Seen(found.token, record, max(found.age_s, 0.0))
+                said[found.name] = before
+                seen.beats[flow] = Seen(found.token, before[1], max(found.age_s, 0.0))
+        self._said[key] = said
         return seen
+
+    def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
+        """What all flows of the group say, by name, by one listing. Raises `Corrupt`."""
+        seen = self.look_at_flows(key)
+        for problem in seen.damaged.values():
+            raise problem
+        return {flow: beat.value for flow, beat in seen.beats.items()}
+
+    def look_at_flows(self, key: GroupKey) -> FlowsSeen:
+        """All flows, also where some cannot be read."""
+        (listed,) = self.documents.ask(key, Listing(BEATS))
+        return self._flows_in(key, listed)
 
     def read_flow(self, key: GroupKey, flow: str) -> Seen[FlowRecord] | None:
         """What one flow says with its heartbeat."""
