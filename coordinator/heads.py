@@ -1,7 +1,7 @@
 """The queues of a namespace as their heads show them, and what a coordinator has to know of each group in them.
 
 A head is decoded when it has changed, and kept as the bytes that it was, for metrics: some 50 kB a queue. `Heads` is
-safe for use by several threads, each on another queue.
+safe for use by several threads.
 """
 
 from __future__ import annotations
@@ -87,13 +87,12 @@ class Heads:
         self._store = store
         self.namespace = namespace
         self._kind = group_kind(ownership) if ownership is not None else None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while something is put there; to get or copy is one step
         self._seen: dict[str, Seen] = {}
 
     def seen(self) -> Mapping[str, Seen]:
         """All queues, by name, as last seen."""
-        with self._lock:
-            return self._seen.copy()
+        return self._seen.copy()
 
     def groups(self) -> dict[GroupKey, GroupFacts]:
         """All groups of all queues, as last seen."""
@@ -101,36 +100,31 @@ class Heads:
 
     def ends(self, queue: str) -> tuple[int, ...]:
         """Where each partition of a queue ended, as last seen."""
-        with self._lock:
-            seen = self._seen.get(queue)
+        seen = self._seen.get(queue)
         return seen.next if seen is not None else ()
 
     def queues(self) -> list[str]:
         """The queues to look at: those that are there by their folders, and those that were. Raises as the store."""
         present = list(filter(names.is_name, self._store.list_folders(f"{self.namespace}/")))
-        with self._lock:
-            return [*present, *(self._seen.keys() - set(present))]
+        return [*present, *(self.seen().keys() - set(present))]
 
-    def look(self, queue: str) -> None:
-        """Look at one head, by a conditional read. Raises `Unavailable`, `Corrupt`: then the former look stands."""
-        name = names.head_name(self.namespace, queue)
-        with self._lock:
-            before = self._seen.get(queue)
+    def look(self, queue: str) -> Seen | None:
+        """Look at one head, by a conditional read; what is there, None: nothing. Raises `Unavailable`, `Corrupt`: then
+        the former look stands.
+        """
+        name, found = names.head_name(self.namespace, queue), None
+        before = self._seen.get(queue)
         document = self._store.load(name, known=before.document.etag if before is not None else None)
         if isinstance(document, Unchanged):
-            return
-        if document is None:
-            with self._lock:
-                self._seen.pop(queue, None)
-            return
-        head = HEAD.open(document.body, name)
-        groups = {
-            GroupKey(self.namespace, queue, group): group_facts(head, made)
-            for group, made in head.groups.items()
-            if self._kind is None or made.ownership in (None, self._kind)
-        }
-        with self._lock:
-            self._seen[queue] = Seen(
+            return before
+        if document is not None:
+            head = HEAD.open(document.body, name)
+            groups = {
+                GroupKey(self.namespace, queue, group): group_facts(head, made)
+                for group, made in head.groups.items()
+                if self._kind is None or made.ownership in (None, self._kind)
+            }
+            found = Seen(
                 document=document,
                 facts=queue_facts(head),
                 groups=groups,
@@ -138,12 +132,18 @@ class Heads:
                 next=head.next,
                 earliest=head.earliest,
             )
+        with self._lock:
+            # Else another thread has seen one meanwhile that may be newer: the next look tells.
+            if self._seen.get(queue) is before:
+                if found is not None:
+                    self._seen[queue] = found
+                else:
+                    self._seen.pop(queue, None)
+        return found
 
     def now(self, key: GroupKey) -> GroupFacts:
         """One group, looked at now. Raises as `look`, and `Invalid` if the group is gone."""
-        self.look(key.queue)
-        with self._lock:
-            seen = self._seen.get(key.queue)
+        seen = self.look(key.queue)
         if seen is None or key not in seen.groups:
             raise Invalid(f"group {key} was deleted, or is shared in another way now: its flows end")
         return seen.groups[key]

@@ -25,6 +25,7 @@ from partq_spark.log.layouts import resized
 from partq_spark.log.settings import QueueConfig
 from partq_spark.objects.api import Document
 from tests.coordinator.runtimes import KEY, SESSION_S, World, two_flows
+from tests.support.way import Hooked
 
 AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0)
 
@@ -328,6 +329,16 @@ def test_groups_are_seen_that_are_shared_by_this_ownership_and_those_of_which_no
     heads = Heads(world.objects, KEY.namespace, ownership=ownership)
     heads.look(KEY.queue)
     assert sorted(key.group for key in heads.groups()) == seen.split()
-    groups.change_ownership(world.queue, KEY.group, world.queue.refresh().groups[KEY.group], "none")
+    late = Heads(way := Hooked(world.objects), KEY.namespace, ownership=ownership)
+
+    def change(*_: object) -> None:
+        """Another thread sees it, while the answer of the first one is on its way."""
+        way.after = None
+        groups.change_ownership(world.queue, KEY.group, world.queue.refresh().groups[KEY.group], "none")
+        late.look(KEY.queue)
+
+    way.after = change
+    late.look(KEY.queue)
+    assert KEY not in late.groups()
     with pytest.raises(Invalid, match="is shared in another way now"):
         heads.now(KEY)
