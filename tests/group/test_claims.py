@@ -90,9 +90,7 @@ def test_an_instance_does_not_outlive_the_store_in_which_it_bound() -> None:
 
 @pytest.mark.parametrize("then", [Unavailable, KeyboardInterrupt])
 def test_a_write_in_doubt_is_followed_by_a_swap_also_where_nothing_has_changed(then: type[BaseException]) -> None:
-    """Else the one that was lost lands after it, and says less than what was delivered meanwhile. `then`: what the look
-    at what became of it meets.
-    """
+    """Else the one that was lost lands after it, and says less than what was delivered meanwhile."""
     way = Hooked(memory_store())
     queue = admin.create_queue(way, "default", "orders", 1)
     groups.create_group(queue, "billing", [0])

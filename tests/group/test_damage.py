@@ -141,20 +141,12 @@ def state(place: Place) -> GroupState:
     return decode_state(found.body, 0.0, place.open().documents.where(KEY, "state"))
 
 
-def beats(place: Place) -> object:
-    seen = place.open().look_at_flows(KEY)
-    for problem in seen.damaged.values():
-        raise problem
-    return {name: beat.value.instance for name, beat in seen.beats.items()}
-
-
 READS: Final[dict[str, tuple[Callable[[Any], object], ...]]] = {
     "state": (state,),  # where its token is flipped, everybody reads the same state again
     "leader": (lambda place: (found := place.open().read_lease(KEY)) and found.value,),
     BEAT: (
         lambda place: (found := place.open().read_flow(KEY, "billing-1")) and found.value,
-        lambda place: place.open().read_flows(KEY),
-        beats,
+        lambda place: place.open().read_flows(KEY),  # by way of `look_at_flows`
     ),
     # without versions, which only tell whether one was claimed since
     "ownership/12": (lambda place: [replace(each, version="") for each in place.open().list_ownership(KEY).values()],),

@@ -58,7 +58,6 @@ def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
         "swap_state": lambda: store.swap_state(KEY, b"{}", token="t2", expected="t1"),
         "read_flows": lambda: store.read_flows(KEY),
         "read_flow": lambda: store.read_flow(KEY, "billing-1"),
-        "look_at_flows": lambda: store.look_at_flows(KEY),
         "bind": lambda: store.bind(KEY, RECORD, replaces=None),
         "beat": lambda: store.beat(KEY, RECORD),
         "unbind": lambda: store.unbind(KEY, "billing-1", ME),
