@@ -222,6 +222,9 @@ class ConsumerLoop:
         """Look, then acknowledge what `before` has, and what was done up to `reached`, but for what it `missed`."""
         self._woken = False
         view = member.observe()
+        if self._last is not None and self._last.instance != view.instance:
+            # Another process of that name may have told the application meanwhile that it counts no more.
+            self.acknowledgements.given_out.void_all()
         if before is not None:
             self.acknowledgements.complete(member, before)
         self.acknowledgements.leave_out(member, reached, view, missed)
@@ -242,9 +245,6 @@ class ConsumerLoop:
         keeps = self._options.keep_offsets
         self._origins.require(head, planning.relied_on(before, view.claims, keeps))
         last, given_out = self._last, self.acknowledgements.given_out
-        if last is not None and last.instance != member.instance:
-            # Another process of that name may have told the application meanwhile that it counts no more.
-            given_out.void_all()
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None

@@ -228,17 +228,24 @@ def test_what_the_application_was_refused_comes_again_before_what_is_newer(singl
     assert application.acknowledge({0: end}) == {0}
 
 
-def test_what_was_given_out_before_the_flow_left_comes_again_when_it_is_back(single: Stage) -> None:
-    """Another process of that name may have had it meanwhile, and have told the application that it counts no more."""
-    query, application = joined(single, maxPollInterval="5s", maxDeliveredUnackedMsgsPerFlow="4")
-    single.publish(8)
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_what_was_given_out_before_the_flow_left_comes_again_when_it_is_back(staged: Staged, is_planned: bool) -> None:
+    """Another process of that name may have had it meanwhile, and have told the application that it counts no more.
+    Perhaps Spark has planned a batch of another partition.
+    """
+    stage = staged(rebalance_delay_s=30.0)
+    query, application = joined(stage, maxPollInterval="5s", maxDeliveredUnackedMsgsPerFlow="4")
+    stage.publish(2, 0)
     query.drain()
     hand = application.in_hand()
-    single.sleep(7.0)
+    stage.publish(0, 2)
+    query.plan() if is_planned else query.drain()
+    stage.sleep(7.0)
     query.drain()
-    assert (query.epochs, query.rows) == ({0: 1}, [*new(0, 4), *again(0, 4)])
-    assert application.acknowledge({0: 4}, hand) == frozenset()
-    assert application.acknowledge({0: 4}) == {0}
+    assert query.epochs == {0: 1, 1: 1}
+    assert [*query.rows[:2], *query.rows[-4:]] == [*new(0, 2), *again(0, 2), *again(0, 2, 1)]
+    assert application.acknowledge({0: 2}, hand) == frozenset()
+    assert application.acknowledge({0: 2}) == {0}
 
 
 # --- from one way to the other ----------------------------------------------------------------------------------------
