@@ -160,12 +160,18 @@ def begin(
             claim.epoch, known.to, known.to, max(known.redelivered_below, below if below > known.to else 0)
         )
     if unread is not None and unread.epoch == claim.epoch:
-        return BatchSpan(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+        return _unread_again(unread, claim)
     if known is None or keeps_offsets:
         return BatchSpan(claim.epoch, claim.position, claim.position, claim.redelivered_below)
     rest = _at_rest(known, claim.partition in missed)
     at = max(claim.position, rest.to)
     return BatchSpan(claim.epoch, at, at, max(claim.redelivered_below, rest.redelivered_below))
+
+
+def _unread_again(unread: BatchSpan, claim: Claim) -> BatchSpan:
+    """By the claim, too: another process of the flow's name may have delivered it meanwhile."""
+    start = max(unread.start, claim.acknowledged)
+    return BatchSpan(claim.epoch, start, start, max(unread.redelivered_below, claim.redelivered_below))
 
 
 def _at_rest(span: BatchSpan, is_missed: bool) -> BatchSpan:
@@ -213,7 +219,7 @@ def begin_manual(
     if given is not None and given.epoch == claim.epoch:
         return BatchSpan(claim.epoch, given.to, given.to, given.redelivered_below)
     if unread is not None and unread.epoch == claim.epoch:
-        return BatchSpan(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+        return _unread_again(unread, claim)
     known = before.spans.get(claim.partition)
     # An empty span says what was delivered before by its mark alone.
     delivered = max(known.to, known.redelivered_below) if known is not None and known.epoch == claim.epoch else 0

@@ -101,14 +101,15 @@ BEGINNINGS = [
     Beginning("none: left out", (3, 2, 2, 8), before=(2, 2, 8, 1), claim=at(0), more=MISSED),
     Beginning("none: left out, the group is further", (3, 4, 4, 8), before=(2, 2, 8, 1), claim=at(4), more=MISSED),
     Beginning("none: left out, marked beyond", (3, 2, 2, 11), before=(2, 2, 8, 11), claim=at(0), more=MISSED),
-    # What was announced and never read is not marked.
-    Beginning("announced", (3, 2, 2, 1), claim=at(5), more={"unread": BatchSpan(3, 2, 5, 1)}),
+    # What was announced and never read is marked by the claim alone, because others may have delivered it.
+    Beginning("announced", (3, 4, 4, 6), claim=at(9), more={"unread": BatchSpan(3, 4, 9, 1)}),
     Beginning("announced at another epoch", (3, 5, 5, 6), claim=at(5), more={"unread": BatchSpan(2, 2, 5, 1)}),
 ]
 
 BY_HAND = [
     Beginning("given out beyond the offset", (3, 4, 4, 9), claim=at(4), more={"reached": 9}),
-    Beginning("announced", (3, 4, 4, 1), claim=at(9), more={"unread": BatchSpan(3, 4, 9, 1)}),
+    Beginning("announced", (3, 4, 4, 6), claim=at(9), more={"unread": BatchSpan(3, 4, 9, 1)}),
+    Beginning("acknowledged elsewhere since", (3, 5, 5, 6), claim=at(9, 5), more={"unread": BatchSpan(3, 4, 9, 1)}),
     Beginning("it goes on after itself", (3, 9, 9, 6), before=(3, 4, 9, 6), given=(3, 4, 9, 6), claim=at(9)),
     Beginning("what it gave out was never read", (3, 4, 4, 6), given=(3, 4, 4, 6), claim=at(9)),
     Beginning("given out at another epoch", (3, 4, 4, 6), before=(2, 4, 9, 0), given=(2, 4, 9, 0)),
