@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.claims import Claim, View
+from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.left_out import LOOK_S, KeyOrder, MissedPartitions
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
@@ -284,6 +284,11 @@ class ConsumerLoop:
         end = before.followed_by(plan.all_spans, self._origins.of(self.queue.head, self._reached))
         self._last = Announced(end=end, spans=plan.filled, instance=member.instance)
         self.acknowledgements.begin(end)
+        if skipped := {p: plan.spans[p] for p in plan.news.keys() - plan.filled.keys()}:
+            # All of it was trimmed: it is never given out, so that nobody else would acknowledge it.
+            self.acknowledgements.given_out.add(skipped)
+            done = {p: Position(span.epoch, span.to) for p, span in skipped.items()}
+            self._store_retry.call(partial(member.acknowledge, done))
         self._pace.news(self._effects.now_s())
         if self._target is not None:
             self._target.moves_on()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import partq
-from tests.scenarios.stage import GROUP, OWNERSHIPS, Application, Query, Stage, Staged, again, delivered, new
+from tests.scenarios.stage import FOLDER, GROUP, OWNERSHIPS, Application, Query, Stage, Staged, again, delivered, new
 
 
 def by_hand(stage: Stage, flow: str = "left", **options: str) -> tuple[Query, Application]:
@@ -246,6 +246,25 @@ def test_what_was_given_out_before_the_flow_left_comes_again_when_it_is_back(sta
     assert [*query.rows[:2], *query.rows[-4:]] == [*new(0, 2), *again(0, 2), *again(0, 2, 1)]
     assert application.acknowledge({0: 2}, hand) == frozenset()
     assert application.acknowledge({0: 2}) == {0}
+
+
+@OWNERSHIPS
+def test_what_was_trimmed_before_its_checkpoint_was_deleted_takes_no_room(stage: Stage, ownership: str) -> None:
+    """Nothing of it is ever given out, so that the application never acknowledges it."""
+    limit = {"maxDeliveredUnackedMsgsPerFlow": "4"}
+    query, application = joined(stage, ownership=ownership, failOnDataLoss="false", **limit)
+    for end in (2, 4, 6):
+        stage.publish(2, 0)
+        query.drain()
+        application.acknowledge({0: end})
+    query.stop()
+    stage.do(lambda queue: queue.trim({0: 6}))
+    stage.world.store.delete(f"{FOLDER}checkpoint/0")
+    query.start()
+    assert [query.trigger() for _ in range(4)] == [True, False, False, False]
+    stage.publish(1, 1)
+    query.drain()
+    assert query.rows == [*new(0, 7), *new(0, 1, 1)]
 
 
 # --- from one way to the other ----------------------------------------------------------------------------------------
