@@ -172,9 +172,9 @@ class Session(GroupMembership):
 
     @property
     def has_news(self) -> bool:
-        """The last heartbeat found another state than the last `observe`; costs nothing to ask."""
+        """The last heartbeat found another state than the last `observe`, or the instance has ended; costs nothing."""
         life = self._life
-        return life is not None and (bool(life.ended) or life.state_token not in (None, self._state_token))
+        return life is not None and (not self._is_alive(life) or life.state_token not in (None, self._state_token))
 
     def wait_news(self, timeout_s: float) -> bool:
         """For an idle main thread, or a thread beside it: wait until the group's state has changed, at most so long.

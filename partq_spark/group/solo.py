@@ -132,7 +132,6 @@ class SoloSession(GroupMembership):
         whether the group is still this flow's. Raises `Fenced` if it is not.
         """
         me = self._required()
-        self._confirmed_s = None
         now_s = self._effects.now_s()
         if now_s - self._verified_s >= self._look_interval_s():
             self._verify(me)
@@ -210,7 +209,9 @@ class SoloSession(GroupMembership):
         return True
 
     def lease_left_s(self) -> float:
-        """Without end, but for what was confirmed: there is no lease, and another query takes over without asking."""
+        """Of what was confirmed last: there is no lease, and another query takes over without asking. Looks beside a
+        batch that is read do not prolong it, because they look at the checkpoints only now and then.
+        """
         if self._me is None:
             return -1.0
         return math.inf if self._confirmed_s is None else self._confirmed_s + CONFIRMED_S - self._effects.now_s()

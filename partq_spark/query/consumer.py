@@ -184,8 +184,7 @@ class ConsumerLoop:
 
     def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:
         """As far as is known nothing has happened since a whole look."""
-        news = idle.start != start or self._woken or member.has_news
-        return not news and self.participant.is_alive(member.instance)
+        return idle.start == start and not self._woken and not member.has_news
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
@@ -358,7 +357,7 @@ class ConsumerLoop:
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._store_retry.call(lambda: self._settled(member, before, after, after.spans.keys()))
-            announced = last.spans if last is not None and self.participant.is_alive(last.instance) else {}
+            announced = last.spans if last is not None and last.instance == view.instance else {}
             if self._options.manual_acks and not announced:
                 _log.info("%s: what is not acknowledged comes again", self.participant.name)
                 self.acknowledgements.given_out.void(wanted.keys())
