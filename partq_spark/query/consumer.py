@@ -67,8 +67,7 @@ class ConsumerLoop:
         self.notify: str | None = None  # where the reader process listens
         self._idle: IdleLook | None = None
         self._woken = False
-        self._asked_s = self._effects.now_s()
-        self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
+        self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._effects.now_s())
 
     @property
     def address(self) -> Address | None:
@@ -97,7 +96,7 @@ class ConsumerLoop:
         name; `Unavailable` if a store does not answer for `retryTimeout`; `Fenced` if another query took the group
         over (`ownership=none`); `ObjectMissing` for what was trimmed (`failOnDataLoss`).
         """
-        self._asked_s = self._effects.now_s()
+        asked_s = self._effects.now_s()
         before = self.participant.checked(start)
         is_first = before is None
         if before is None:
@@ -108,8 +107,8 @@ class ConsumerLoop:
         idle, self._idle = self._idle, None
         idle_until_s: float | None = None
         if idle is not None and self._is_still_idle(member, idle, start):
-            idle_until_s = self._asked_s + self._pace.poll_s
-            if self._asked_s - idle.at_s > self._pace.whole_look_s:
+            idle_until_s = asked_s + self._pace.poll_s
+            if asked_s - idle.at_s > self._pace.whole_look_s:
                 self._wait_until_due(member, idle_until_s)  # a whole look follows, which looks at the log, too
             elif not self._wait_for_news(member, idle.plan, idle_until_s):
                 self._idle = idle
@@ -146,7 +145,6 @@ class ConsumerLoop:
         point (HAN-10). Waits while that is in doubt. The lease is the last thing looked at. Raises as `next_end` does,
         and `Unavailable` if the doubt stays.
         """
-        self._asked_s = self._effects.now_s()
         after = self.participant.checked(end, to_read=True)
         wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
         if after is None or not wanted:
@@ -188,15 +186,14 @@ class ConsumerLoop:
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
-    def look_while_busy(self) -> None:
+    def look_while_busy(self, silent_s: float) -> None:
         """While Spark is busy with a batch: see a pause, write down what is due, give up what is lost; and leave the
-        group if Spark has not asked for `maxPollInterval`. Raises as `next_end` does, `Unavailable` at once.
+        group if Spark's last question ended `maxPollInterval` ago. Raises as `next_end` does, `Unavailable` at once.
         """
         member = self.participant.bound_member()
         if member is None:
             return
         limit_s = self._group.max_poll_interval_s if self._group is not None else None
-        silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
             advice = "if it works, its maxPollInterval is too short, and all that it works on comes again"
             _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self.participant.name, silent_s, advice)

@@ -168,7 +168,7 @@ class ConsumerProcess:
                 if self._consumer.participant.bound_member() is not None and (reason := self._deserted()):
                     _log.warning("%s leaves: %s", self._consumer.address, reason)
                     self._consumer.stop()
-                self._consumer.look_while_busy()
+                self._consumer.look_while_busy(self._silent_s)
             except Unavailable as error:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
@@ -177,7 +177,12 @@ class ConsumerProcess:
     @property
     def _is_looked_after(self) -> bool:
         """Whether a question is being answered, or was a moment ago: the question's thread looks itself."""
-        return self._asking or time.monotonic() - self._answered_s < BUSY_LOOK_S
+        return self._asking or self._silent_s < BUSY_LOOK_S
+
+    @property
+    def _silent_s(self) -> float:
+        """Since the last question ended, which may have taken long itself."""
+        return time.monotonic() - self._answered_s
 
     @property
     def _is_living(self) -> bool:

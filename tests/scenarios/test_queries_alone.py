@@ -67,19 +67,12 @@ def test_a_takeover_between_look_and_batch_delivers_nothing(alone: Stage, is_pla
     assert first.rows == []
 
 
-def test_a_takeover_while_a_consumer_reads_its_batch_gives_it_nothing(
-    alone: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_takeover_while_a_consumer_reads_gives_it_nothing(alone: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at the checkpoints beside that, but seldom where requests are paid for."""
     monkeypatch.setattr("partq_spark.group.membership.is_paid", lambda _: True)
     alone.publish(6)
-
-    def work(queue: partq.Queue) -> object:
-        with queue.consumer(GROUP, ownership="none", starting="earliest") as consumer:
-            return consumer.poll(60.0)
-
     held = alone.hold("read", "segments")
-    reading = alone.begin(lambda: work(alone.world.queue()))
+    reading = alone.begin(lambda: alone.world.queue().consumer(GROUP, ownership="none", starting="earliest").poll(60.0))
     alone.until(lambda: held.is_waiting)
     one(alone, "second").begun().drain()
     alone.sleep(6.0)
