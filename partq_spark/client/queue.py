@@ -90,6 +90,7 @@ class Queue(Describing, Altering, Maintaining, Grouping):
         idle_timeout_s: float | None = None,
         max_poll_interval_s: float | None = None,
         session_timeout_s: float = 10.0,
+        fail_on_data_loss: bool = True,
     ) -> Consumer:
         """A flow of a group, in this process: a context manager over which a loop iterates.
 
@@ -98,7 +99,7 @@ class Queue(Describing, Altering, Maintaining, Grouping):
         other is decoded unless somebody iterates. With `acknowledge="next"` asking for the next batch acknowledges the
         last; with `manual` only `batch.acknowledge()` does. A batch has at most so many messages and stored bytes. The
         loop ends after `idle_timeout_s` without messages; the flow leaves its group if nothing is asked for
-        `max_poll_interval_s`.
+        `max_poll_interval_s`. Without `fail_on_data_loss` messages that are gone are skipped, with a warning.
 
         Raises `Invalid` for what is out of its range.
         """
@@ -125,6 +126,7 @@ class Queue(Describing, Altering, Maintaining, Grouping):
             max_bytes=max_bytes,
             max_delivered_unacked=None if acknowledge == "next" else 10_000,
             include_headers=True,
+            fail_on_data_loss=fail_on_data_loss,
         )
         return Consumer(options, by_next=acknowledge == "next", columns=columns, idle_timeout_s=idle_timeout_s)
 

@@ -132,8 +132,6 @@ def test_a_reader_that_is_replaced_within_a_batch_gives_it_out_again(single: Sta
     assert query.deliver() == []
     query.commit().drain()
     assert query.rows[4:] == again(0, 4)
-    query.kill().start().drain()
-    assert query.rows[8:] == again(0, 4)
 
 
 # --- handoffs ---------------------------------------------------------------------------------------------------------
@@ -168,7 +166,6 @@ def test_what_was_told_to_be_lost_comes_again_even_at_the_same_epoch(single: Sta
     query, application = joined(single)
     single.publish(4)
     query.drain()
-    given = application.in_hand().partitions
     query.freeze()
     single.sleep(10.5)
     query.thaw()
@@ -179,7 +176,6 @@ def test_what_was_told_to_be_lost_comes_again_even_at_the_same_epoch(single: Sta
     assert query.epochs == {0: 1}, "nobody else had it"
     assert query.rows[4:] == [*again(0, 4), *new(4, 5)]
     assert application.in_hand().partitions == {0: (1, 0, 5, 1)}
-    assert given == {0: (1, 0, 4, 0)}
     assert application.acknowledge({0: 5}) == {0}
     assert single.offset(0) == 5
 
@@ -203,28 +199,23 @@ def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it
 
 
 def test_what_the_application_was_refused_comes_again_before_what_is_newer(single: Stage) -> None:
-    """`maxPollInterval` ends the flow while the application works; it comes back at the same epoch. Spark has asked for
-    the next end and did not use it.
-    """
+    """`maxPollInterval` ends the flow while the application works; it comes back at the same epoch."""
     query, application = joined(single, maxPollInterval="5s")
     single.publish(4)
     query.drain()
     hand = application.in_hand()
     single.publish(4)
-    assert query.announce() != query.at
+    assert query.announce() != query.at, "Spark asks for it, and does not use it"
     single.sleep(7.0)
     assert application.acknowledge({0: 4}, hand) == frozenset()
     query.drain()
-    assert query.epochs == {0: 1}, "nobody else had it"
-    assert query.rows[4:8] == again(0, 4)
+    assert (query.epochs, query.rows[4:8]) == ({0: 1}, again(0, 4))
     assert query.offsets(0)[4:] == list(range(8))
     assert application.acknowledge({0: 8}) == {0}
 
 
 def test_what_was_given_out_before_the_flow_left_comes_again_when_it_is_back(staged: Staged) -> None:
-    """Another process of that name may have had it meanwhile, and have told the application that it counts no more.
-    Here it is back for a batch of another partition.
-    """
+    """Another process of that name may have had it meanwhile, and have told the application that it counts no more."""
     stage = staged(rebalance_delay_s=30.0)
     query, application = joined(stage, maxPollInterval="5s", maxDeliveredUnackedMsgsPerFlow="4")
     stage.publish(2, 0)
@@ -233,22 +224,26 @@ def test_what_was_given_out_before_the_flow_left_comes_again_when_it_is_back(sta
     stage.publish(0, 2)
     query.plan()
     stage.sleep(7.0)
-    query.drain()
+    query.drain()  # first the batch of another partition
     assert (query.epochs, query.rows) == ({0: 1, 1: 1}, [*new(0, 2), *again(0, 2), *again(0, 2, 1)])
     assert application.acknowledge({0: 2}, hand) == frozenset()
     assert application.acknowledge({0: 2}) == {0}
 
 
-def test_what_was_trimmed_before_its_checkpoint_was_deleted_takes_no_room(stage: Stage) -> None:
+def test_what_was_trimmed_before_its_checkpoint_was_deleted_takes_no_room(alone: Stage) -> None:
     """Nothing of it is ever given out, so that the application never acknowledges it."""
-    stage.query("left").begun(6, 0).drain().stop()
-    stage.do(lambda queue: queue.trim({0: 6}))
-    stage.world.store.delete(f"{FOLDER}checkpoint/0")
-    query, _ = joined(stage, failOnDataLoss="false", maxDeliveredUnackedMsgsPerFlow="4")
+    alone.query("left", ownership="none").begun(6, 0).drain().stop()
+    alone.do(lambda queue: queue.trim({0: 6}))
+    alone.world.store.delete(f"{FOLDER}checkpoint/0")
+    query, _ = joined(alone, ownership="none", failOnDataLoss="false", maxDeliveredUnackedMsgsPerFlow="4")
     assert [query.trigger() for _ in range(3)] == [True, False, False]
-    stage.publish(1, 1)
+    alone.publish(1, 1)
     query.drain()
     assert query.rows == [*new(6, 7), *new(0, 1, 1)]
+    query.stop()
+    alone.world.store.delete(f"{FOLDER}checkpoint/0")
+    taken = alone.do(lambda queue: queue.consumer(GROUP, ownership="none", fail_on_data_loss=False).poll(5.0))
+    assert sorted((each.partition, each.offset) for each in taken or ()) == [(0, 6), (1, 0)]
 
 
 # --- from one way to the other ----------------------------------------------------------------------------------------
