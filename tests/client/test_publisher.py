@@ -230,7 +230,7 @@ def test_a_callback_that_would_wait_for_its_own_publisher_is_refused_and_one_tha
     with make().publisher(linger_s=0.2) as publisher:
         future = publisher.send("a")
         future.add_done_callback(wait)
-        future.add_done_callback(sys.exit)
+        future.add_done_callback(lambda _: sys.exit())
         assert publisher.send("c").result(30).offset is not None
     assert len(refused) == 3
 
