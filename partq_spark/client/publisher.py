@@ -46,7 +46,6 @@ EXIT_WAIT_S: Final = 30.0
 """At the end of a process that did not close its publisher: for so long what was sent is still published."""
 
 MOST_UNREAD: Final = 1000  # failures that are kept in mind
-ROOM_LOOK_S: Final = 0.005  # of who waits for room
 
 R = TypeVar("R")
 _log = logging.getLogger("partq.client")
@@ -99,9 +98,8 @@ class Publisher:
         self._hurried = 0  # turns among them, before which nothing lingers
         self._sent_bytes = 0  # the senders'
         self._done_bytes = 0  # the thread's
-        self._closing = False
         self._has_messages = self._ended = False  # under the publish id: some were sent; what is one publish is whole
-        self._is_over = False  # the thread
+        self._closing = self._is_over = False  # the thread takes all that was sent before; it has ended
         self._failure: PartqError | None = None
         self._unread: deque[Result[Any]] = deque()
         self._thread = threading.Thread(target=self._run, name="partq publisher", daemon=True)
@@ -146,7 +144,7 @@ class Publisher:
                     f"{self._pending} bytes are on their way to {self._queue}, max_pending_bytes is "
                     f"{self._most_bytes}: nothing was sent after {waits_s:g} s; send it again, more slowly"
                 )
-            time.sleep(min(left_s, ROOM_LOOK_S))
+            time.sleep(min(left_s, 0.005))
         return message.future
 
     def send_table(self, table: Any) -> Future[PublishReport]:
@@ -171,6 +169,7 @@ class Publisher:
             self._wait(turn, None)  # publishes before it end within the queue's retry_timeout_s each
             if self._failure is not None:
                 return self._failed(future)
+            self._queue.another().require(self._queue.head.queue_id)  # the queue that it was made for (RES-05)
             with Publication(self._where, queue=self._queue.name, publish_id=self._publish_id) as publication:
                 publication.add(table)
                 claimed = False  # whatever becomes of it

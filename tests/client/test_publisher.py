@@ -111,6 +111,8 @@ def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make, agai
     queue.delete()
     if again:
         make()
+        with pytest.raises(partq.Invalid, match="deleted and created again"):
+            publisher.send_table(pa.table({"value": ["b"]}))
     ended: list[int] = []
     futures = [publisher.send(str(number), topic=topic) for number in range(20)]
     for number, future in enumerate(futures):
