@@ -333,10 +333,10 @@ class Session(GroupMembership):
             self._hold(fresh, [partition for partition in fresh if grants[partition].phase is Phase.PAUSED])
 
     def _own_checkpoint(self, partition: int, me: Owner, epoch: int) -> Checkpoint | None:
-        """None: it does not name this instance, or is damaged. That stops its own partition, of which the coordinator
-        will say why, and no other.
+        """None: it does not name this instance, is damaged or may not be read. That stops its own partition, of which
+        the coordinator will say why, and no other.
         """
-        with suppress(Corrupt):
+        with suppress(Corrupt, Invalid):
             found = self._checkpoints.read(partition)
             if found is not None and self._names_me(found, me, epoch):
                 return found

@@ -12,7 +12,7 @@ import partq
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.group import session
 from partq_spark.query import participant
-from tests.scenarios.stage import FOLDER, Query, Stage, Staged
+from tests.scenarios.stage import FOLDER, Instead, Query, Stage, Staged
 from tests.world.plan import URL, Plan
 from tests.world.world import World
 
@@ -21,8 +21,7 @@ def forbid(stage: Stage, kind: str, partition: int, by: str, error: type[partq.P
     def refuse(effect: Any) -> Any:
         raise error("not for you (test)")
 
-    for _ in range(times):
-        stage.instead(kind, f"checkpoint/{partition}", refuse, by=by)
+    stage.line.coming += [Instead(kind, f"checkpoint/{partition}", by, refuse)] * times
 
 
 def owners(stage: Stage) -> list[str]:
@@ -66,13 +65,14 @@ def test_a_paused_partition_that_the_leader_cannot_read_holds_up_no_other(
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 30.0])
-def test_a_damaged_checkpoint_stops_nothing_else_of_its_flow(staged: Staged, delay_s: float) -> None:
-    """It is to move at once; or its flow stood still, and has to bind again."""
+@pytest.mark.parametrize("harm", [damage, lambda stage, partition: forbid(stage, "load", partition, "a", Invalid)])
+def test_a_damaged_checkpoint_stops_nothing_else_of_its_flow(staged: Staged, delay_s: float, harm: Any) -> None:
+    """Nor one that may not be read. It is to move at once; or its flow stood still, and has to bind again."""
     stage = staged(max_handoff_time_s=2.0, rebalance_delay_s=delay_s)
     a = idle(stage, 4, 4)
     a.freeze()
     stage.sleep(delay_s / 2)
-    damage(stage, 1)
+    harm(stage, 1)
     a.thaw()
     stage.query("b").begun().run()
     for _ in range(4):
