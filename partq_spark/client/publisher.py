@@ -215,7 +215,7 @@ class Publisher:
     def _wait(self, turn: _Turn, timeout_s: float | None) -> None:
         self._leave()
         try:
-            turn.begun.get(timeout=timeout_s)
+            turn.begun.get(timeout=None if timeout_s is None else max(timeout_s, 0.0))
         except Empty:
             if self._pending:
                 raise Unavailable(f"{self._pending} bytes are on their way to {self._queue}, not done yet") from None
