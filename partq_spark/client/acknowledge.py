@@ -199,11 +199,6 @@ class KeySequences:
         if found is not None:
             found.firsts.pop(key, None)
 
-    def open_keys(self, partition: int) -> list[object]:
-        """Whose sequences are open, the oldest first."""
-        found = self._partitions.get(partition)
-        return list(found.firsts) if found is not None else []
-
     def acknowledge(self) -> frozenset[int]:
         """Acknowledge all that is complete. Returns and raises as `InHand.acknowledge`."""
         still = self._in_hand().acknowledge({p: mine.position for p, mine in self._partitions.items()})
