@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import EllipsisType
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -18,9 +17,7 @@ from partq_spark.base.errors import Invalid, Unavailable, WrongUse
 from partq_spark.client.arguments import checked, columns_from, opened_ownership, ownership_url, settings_of
 from partq_spark.client.describing import QueueDescription, queue_description
 from partq_spark.client.handle import Handle
-from partq_spark.group.lifecycle import GroupProgress, progress_of
-from partq_spark.group.model import GroupKey
-from partq_spark.group.ownership import HEAD, Ownership
+from partq_spark.group.lifecycle import GroupProgress, announce, progress_of
 from partq_spark.log import admin, layouts, tree
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
@@ -214,12 +211,6 @@ class Altering(Handle):
             groups=groups,
             description=queue_description(before if dry_run else after, queue.store.url),
         )
-
-
-def announce(queue: QueueLog, ownership: Ownership) -> None:
-    """Tell coordinators to look at the queue's head."""
-    with suppress(Unavailable):  # they look by themselves, too
-        ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
 
 
 def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:

@@ -11,11 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING
 
 from partq_spark.base.errors import Invalid, Unavailable, WrongUse
 from partq_spark.base.words import ranges
-from partq_spark.client.altering import announce
 from partq_spark.client.arguments import (
     EARLIEST,
     checked,
@@ -28,16 +26,14 @@ from partq_spark.client.arguments import (
 )
 from partq_spark.client.handle import Handle
 from partq_spark.group import lifecycle
-from partq_spark.group.lifecycle import GroupSummary, Remains, checkpoints_of, key_of, progress_of
+from partq_spark.group.lifecycle import GroupSummary, Remains, announce, checkpoints_of, key_of, progress_of
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
 from partq_spark.log import groups, tree
 from partq_spark.log.groups import group_kind, group_of
 from partq_spark.log.model import Group, Origin
 from partq_spark.log.names import checked_name
-
-if TYPE_CHECKING:
-    from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -214,15 +214,20 @@ def remove(queue: QueueLog, left: Remains, ownership: Ownership | None) -> None:
         raise Conflict(
             f"group {left.key.group!r} of {queue} was made again meanwhile: look at it, then remove it again"
         )
-    _drop(ownership, left.key)
+    _drop(queue, left, ownership)
 
 
-def _drop(ownership: Ownership | None, key: GroupKey) -> None:
+def _drop(queue: QueueLog, left: Remains, ownership: Ownership | None) -> None:
     """What it has of the group goes, and the coordinators look."""
     if ownership is not None:
-        ownership.drop_group(key)
-        with suppress(Unavailable):  # they look by themselves, too
-            ownership.announce(key._replace(group=HEAD))
+        ownership.drop_group(left.key)
+        announce(queue, ownership)
+
+
+def announce(queue: QueueLog, ownership: Ownership) -> None:
+    """Tell coordinators to look at the queue's head."""
+    with suppress(Unavailable):  # they look by themselves, too
+        ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
 
 
 # --- sharing one in another way ---------------------------------------------------------------------------------------
@@ -238,7 +243,7 @@ def share(queue: QueueLog, left: Remains, ownership: str, former: Ownership | No
     if left.group is None:
         raise Invalid(f"group {left.key.group!r} of {queue} was removed: it is shared as its next first flow has it")
     change_ownership(queue, left.key.group, left.group, ownership)
-    _drop(former, left.key)
+    _drop(queue, left, former)
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
