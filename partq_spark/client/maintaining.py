@@ -148,7 +148,6 @@ class Maintaining(Handle):
 
         queue = self._opened()
         min_age_s = compaction.MIN_AGE_S if min_age_s is None else min_age_s
-        queue.refresh()
         steps: list[compaction.Compacted] = []
         finished = False
         while not finished and len(steps) < MOST_STEPS:
@@ -164,7 +163,6 @@ class Maintaining(Handle):
         """
         queue = self._opened()
         grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
-        queue.refresh()
         done = housekeeping.collect(queue, grace_s=grace_s)
         # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept
         # from under its writer makes that writer fail.
@@ -184,7 +182,6 @@ class Maintaining(Handle):
                 f"{writer!r} is a publish id, which says by itself what a repetition is: publish under another"
             )
         queue = self._opened()
-        queue.refresh()
         name, record = _known(queue, writer)
         if record.batch < batch:
             raise Invalid(
