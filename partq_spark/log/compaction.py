@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
@@ -293,9 +294,7 @@ def _reference(queue: QueueLog, head: Head, run: ChunkRun, entries: Sequence[Ent
     It has the level of the last one that it replaces, so that the levels of the head's tree go on falling, and counts
     the same messages, also those that had been trimmed: offsets are found by counting.
     """
-    rows: tuple[int, ...] = ()
-    for ref in run.refs:
-        rows = add(rows, ref.rows)
+    rows = reduce(add, [ref.rows for ref in run.refs])
     leaf = tree.leaf(entries, head.sequence, queue.create_blob)
     holds = None if leaf.rows == rows else leaf.messages
     return structs.replace(leaf, level=run.refs[-1].level, rows=rows, holds=holds)

@@ -123,10 +123,7 @@ class Unsettled(Unavailable):
 
 def _placed(landed: Entry | WriterRecord, segments: Sequence[StagedSegment], tried: Entry | None) -> PublishResult:
     """That the segments are in the log, and where; `tried` is the last entry for them, which need not have landed."""
-    rows: dict[int, int] = {}
-    for segment in segments:
-        for piece in segment.slices:
-            rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
+    rows = tree.rows_by_partition(piece for segment in segments for piece in segment.slices)
     begin: dict[int, int] = {}
     for each in tried.slices if tried is not None and tried.sequence == landed.sequence else ():
         begin.setdefault(each.partition, each.offset)

@@ -330,13 +330,11 @@ MOST_LOOKED_INTO: Final = 16
 """Slices: beyond so many partitions the time of a compacted message may be said too early."""
 
 
-def published_us(
-    queue: QueueLog, head: Head, offsets: Mapping[int, int], *, most_looked_into: int = MOST_LOOKED_INTO
-) -> dict[int, int]:
+def published_us(queue: QueueLog, head: Head, offsets: Mapping[int, int]) -> dict[int, int]:
     """By partition, when the message at this offset was published (Unix, microseconds); without those that are not in
     the log. Reads only the chunks that lead there.
 
-    Of compacted entries the times are read, first of those that span the longest time; beyond `most_looked_into`
+    Of compacted entries the times are read, first of those that span the longest time; beyond `MOST_LOOKED_INTO`
     slices a message counts as published when its entry begins. Raises as `QueueLog.load_chunk` and `read_slice`.
     """
     wanted = {partition: (offset, offset + 1) for partition, offset in offsets.items()}
@@ -348,7 +346,7 @@ def published_us(
         if entry.times:
             compacted.extend((entry, piece) for piece in entry.slices)
     compacted.sort(key=lambda each: each[0].first_time_us - each[0].time_us)
-    for entry, piece in compacted[:most_looked_into]:
+    for entry, piece in compacted[:MOST_LOOKED_INTO]:
         found[piece.partition] = queue.times_us(entry, piece)[offsets[piece.partition] - piece.offset]
     return found
 

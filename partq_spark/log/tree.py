@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple
 
 from msgspec import structs
@@ -18,7 +19,7 @@ from partq_spark.base.errors import ObjectMissing
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.clocks import LoadChunk, Seek, Times
-from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Origin, add, at, below, placed
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Head, Origin, Slice, add, at, below, placed
 from partq_spark.log.names import LogSizes
 from partq_spark.log.schema.columns import Columns
 
@@ -60,11 +61,16 @@ def rolled(head: Head, stage_sequence: int, create: Create, sizes: LogSizes) -> 
 
 def rows_of(entries: Sequence[Entry]) -> tuple[int, ...]:
     """Messages per partition in `entries`."""
-    rows: dict[int, int] = {}
-    for entry in entries:
-        for piece in entry.slices:
-            rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
+    rows = rows_by_partition(piece for entry in entries for piece in entry.slices)
     return tuple(rows.get(partition, 0) for partition in range(max(rows, default=-1) + 1))
+
+
+def rows_by_partition(slices: Iterable[Slice]) -> dict[int, int]:
+    """Messages in `slices`, of the partitions that have any."""
+    rows: dict[int, int] = {}
+    for piece in slices:
+        rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
+    return rows
 
 
 def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> ChunkRef:
@@ -94,9 +100,6 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create) -> Chunk
     level = refs[0].level + 1
     name = names.new_chunk(level, stage_sequence)
     create(name, data)
-    rows: tuple[int, ...] = ()
-    for ref in refs:
-        rows = add(rows, ref.rows)
     least_us = min(ref.first_time_us for ref in refs)
     return ChunkRef(
         name=name,
@@ -104,7 +107,7 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create) -> Chunk
         level=level,
         sequence=(refs[0].first_sequence, refs[-1].last_sequence),
         time_us=(least_us, max(ref.last_time_us for ref in refs)),
-        rows=rows,
+        rows=reduce(add, [ref.rows for ref in refs]),
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
         coarsest=max(ref.coarsest for ref in refs),
@@ -134,11 +137,11 @@ class LogView:
         shows.
         """
         wanted = {partition: self.wanted[partition] for partition in partitions}
-        return LogView(
+        return replace(
+            self,
             wanted=wanted,
             chunks=tuple((ref, {p: begin[p] for p in partitions}) for ref, begin in self.chunks),
             entries=tuple(only(self.entries, wanted)),
-            columns=self.columns,
         )
 
 
