@@ -190,8 +190,7 @@ class Housekeeper:
         self._queues = {queue: seen.facts for queue, seen in self._heads.seen().items()}
         self._found_s = now_s
         self._forget(self._queues)
-        found = due(self._queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us())
-        self._tasks = deque(found)
+        self._tasks = deque(due(self._queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us()))
 
     def _one(self, task: Task, facts: QueueFacts) -> None:
         report, empty_at = None, None
@@ -211,10 +210,9 @@ class Housekeeper:
         finally:
             self._begun_s = math.inf
         # Counted from its end: a task that takes long does not follow itself at once.
-        ended = Done(
+        self._done[task] = Done(
             at_s=self._effects.now_s(), at_us=self._effects.time_us(), empty_at=empty_at, more=report is not None
         )
-        self._done[task] = ended
 
     def _forget(self, queues: Mapping[str, QueueFacts]) -> None:
         """Forget queues that are gone, or were made again."""

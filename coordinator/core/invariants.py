@@ -17,13 +17,6 @@ def violations(state: GroupState) -> tuple[str, ...]:
     return tuple(f"{name}: {what}" for name, predicate in PREDICATES.items() for what in predicate(state))
 
 
-def broken_by_change(before: GroupState, after: GroupState) -> tuple[str, ...]:
-    """What must not happen between one state and a later one: epochs go back, numbers are forgotten, a new owner at an
-    old epoch.
-    """
-    return tuple(_changes(before, after))
-
-
 def _partition_fields(state: GroupState) -> Iterator[str]:
     for number, partition in state.partitions.items():
         if (partition.stuck or partition.drained) and partition.phase is not Phase.FENCING:
@@ -164,7 +157,10 @@ PREDICATES: dict[str, Callable[[GroupState], Iterator[str]]] = {
 }
 
 
-def _changes(before: GroupState, after: GroupState) -> Iterator[str]:
+def broken_by_change(before: GroupState, after: GroupState) -> Iterator[str]:
+    """What must not happen between one state and a later one: epochs go back, numbers are forgotten, a new owner at an
+    old epoch.
+    """
     for number, old in before.partitions.items():
         new = after.partitions.get(number)
         if new is None:

@@ -144,7 +144,7 @@ class Group:
         assert (self.state, told) == decide(before, event, self.now_s)
         assert repr(before) == kept, "decide changed its argument"
         assert violations(self.state) == (), (event, self.state)
-        assert broken_by_change(before, self.state) == (), event
+        assert list(broken_by_change(before, self.state)) == [], event
         lines = [word for each in told if (word := line(each, before, self.state)) is not None]
         self._check_updates(before, [entry.split()[1] for entry in lines if entry.startswith("tell")])
         self.log += lines

@@ -120,8 +120,8 @@ def test_every_predicate_is_shown_to_notice_something() -> None:
     ],
 )
 def test_a_change_that_must_not_be(before: GroupState, after: GroupState, sentence: str | None) -> None:
-    broken = broken_by_change(before, after)
-    assert any(sentence in each for each in broken) if sentence is not None else broken == ()
+    broken = list(broken_by_change(before, after))
+    assert any(sentence in each for each in broken) if sentence is not None else broken == []
 
 
 def every_phase() -> Group:
