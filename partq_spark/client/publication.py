@@ -261,13 +261,12 @@ class Publication:
                 outcomes = publish_all(
                     self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_token()}/0"
                 )
-        queues = tuple(_ended(each) for each in outcomes)
         return PublishReport(
             topic=self._topic,
             messages=self._messages,
             without_key=self._without_key,
             unattracted=self._messages if self._topic is not None and not outcomes else 0,
-            queues=queues,
+            queues=tuple(_ended(each) for each in outcomes),
         )
 
     @property

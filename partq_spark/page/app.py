@@ -180,9 +180,7 @@ class Page:
             return RedirectResponse("/", status_code=303, headers=HEADERS)
         form = await form_of(request)
         if not access.is_from_here(request.headers):
-            return self._html(
-                request, "message.html", status=403, title="Refused", text="The form came from elsewhere."
-            )
+            return self._said(request, 403, "Refused", "The form came from elsewhere.")
         if not access.is_token(form.get("token", "")):
             return self._ask_for_token(request, wrong=True, to=form.get("to", "/"))
         to = form.get("to", "/")
@@ -212,17 +210,19 @@ class Page:
             known |= {"place": self._place, "proof": self._access.form_proof}
         return HTMLResponse(html(template, **{**known, **values}), status_code=status, headers=HEADERS)
 
+    def _said(self, request: Request, status: int, title: str, text: str, **more: object) -> HTMLResponse:
+        """A page that has a sentence and nothing else."""
+        return self._html(request, "message.html", status=status, title=title, text=text, **more)
+
     async def _refuse(self, request: Request, error: Exception) -> Response:
         status = next((code for kind, code in STATUS_OF.items() if isinstance(error, kind)), 500)
         if request.method == "POST" and status == 404:
             back = request.url.path
-            return self._html(request, "message.html", status=400, title="Refused", text=str(error), back=back)
-        return self._html(request, "message.html", status=status, title="Not shown", text=str(error))
+            return self._said(request, 400, "Refused", str(error), back=back)
+        return self._said(request, status, "Not shown", str(error))
 
     async def _miss(self, request: Request, error: Exception) -> Response:
-        return self._html(
-            request, "message.html", status=404, title="Not here", text="There is no such page: go to the queues."
-        )
+        return self._said(request, 404, "Not here", "There is no such page: go to the queues.")
 
 
 class Guard:
