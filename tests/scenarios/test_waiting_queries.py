@@ -143,24 +143,6 @@ def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(stage: Stage)
     stage.until(lambda: query.trigger() or set(delivered(query)) == set(stage.everything))
 
 
-@pytest.mark.conformance("HAN-02")
-def test_an_announcement_of_which_nobody_heard_holds_no_handoff_up(staged: Staged) -> None:
-    """The checkpoint may say more than was delivered: its owner closes it, as soon as it sees the pause."""
-    stage = staged(max_handoff_time_s=60.0)
-    first = stage.query("first", checkpointInterval="0s").begun(3, 3).drain()
-    stage.publish(6, 6)
-    held = stage.hold("swap", "checkpoint/", by="first", after=True, lost=True)
-    going = first.asking(first._trigger)
-    stage.until(lambda: held.is_waiting)
-    second = stage.query("second").begun().run()
-    stage.sleep(2.0)
-    held.release()
-    going.result()
-    first.run()
-    stage.until(lambda: delivered(first, second) == stage.everything, 20.0)
-    assert {row.marked for row in second.rows} == {False}
-
-
 # --- beside Spark's calls ---------------------------------------------------------------------------------------------
 
 
