@@ -107,7 +107,7 @@ def argument(annotation: str, name: str, value: Any) -> Any:
     return _taken(_kinds(annotation), name, value)
 
 
-def check_number(name: str, value: float, unit: Literal["seconds", "bytes", ""], *, least: int = 0, most: int) -> None:
+def check_number(name: str, value: float, unit: Literal["seconds", "bytes"], *, least: int = 0, most: int) -> None:
     """Raises `WrongUse` for one out of its range."""
     Setting(name=name, meaning="", unit=unit, least=least, most=most).check(value)
 

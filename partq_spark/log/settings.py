@@ -29,8 +29,8 @@ Value = float | int | str | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One setting. Its value is one of `choices`, or a number of `unit` from `least` to `most`: a float of seconds, an
-    int of bytes, or an int of nothing. `none` is what None is good for, where that is a value.
+    """One setting. Its value is one of `choices`, or a number of `unit` from `least` to `most`: a float of seconds or
+    an int of bytes. `none` is what None is good for, where that is a value.
     """
 
     name: str  # as options and messages have it
@@ -51,7 +51,7 @@ class Setting:
             fits = self.least <= value <= self.most  # refuses nan too
         if fits:
             return
-        allowed = f"{self.unit or 'a whole number'} from {self.least} to {self.most}"
+        allowed = f"{self.unit} from {self.least} to {self.most}"
         if self.choices:
             allowed = f"one of {', '.join(self.choices)}"
         raise self._refused(value, allowed if self.none is None else f"{allowed}, or none {self.none}")
@@ -65,8 +65,7 @@ class Setting:
         try:
             return float(text) if self.unit == "seconds" else int(text)
         except ValueError:
-            counted = "a whole number of bytes" if self.unit else "a whole number"
-            allowed = "seconds, as in 86400" if self.unit == "seconds" else counted
+            allowed = "seconds, as in 86400" if self.unit == "seconds" else "a whole number of bytes"
             raise self._refused(text[:40], allowed if self.none is None else f"{allowed}, or none") from None
 
     def _refused(self, value: Value, allowed: str) -> WrongUse:

@@ -7,13 +7,13 @@ from typing import Any, Literal, NoReturn
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, Invalid, Unavailable, WrongUse
+from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, groups
 from partq_spark.log.admin import Namespace
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.settings import QueueConfig, Setting
+from partq_spark.log.settings import QueueConfig
 from tests.log.queues import World, document_of, head_of, lost, read_flat, send, values
 from tests.support.way import Hooked
 
@@ -211,13 +211,3 @@ def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world:
     assert groups.create_group(queue, "group-0", start) == made["group-0"], "an existing one is found"
     remove_group(queue, "group-1", made["group-1"])
     groups.create_group(queue, f"group-{len(made)}", start)
-
-
-def test_a_number_of_nothing_is_a_whole_number() -> None:
-    """No setting is one yet."""
-    setting = Setting(name="max-headers", meaning="", most=1000)
-    assert setting.parse("1000") == 1000
-    with pytest.raises(WrongUse, match=r"max-headers='x' is not allowed: give a whole number$"):
-        setting.parse("x")
-    with pytest.raises(WrongUse, match=r"max-headers=1001 is not allowed: give a whole number from 0 to 1000$"):
-        setting.check(1001)
