@@ -153,12 +153,6 @@ def test_a_rolling_restart_of_queries_within_the_delay_moves_nothing() -> None:
     assert given(world, "query", since_s=28.0)
 
 
-@pytest.mark.conformance("API-03")
-def test_a_body_that_is_slower_than_its_session_keeps_its_partitions() -> None:
-    world = played(replace(CALM, flows=("one",), handles_s=20.0, messages=30))
-    assert not any(row.marked for row in given(world))
-
-
 # --- what queries write into queues -----------------------------------------------------------------------------------
 
 SINKS: Final = ("stream", "fan-out", "one write", "two queues")
