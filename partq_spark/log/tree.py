@@ -107,7 +107,7 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create) -> Chunk
         level=level,
         sequence=(refs[0].first_sequence, refs[-1].last_sequence),
         time_us=(least_us, max(ref.last_time_us for ref in refs)),
-        rows=reduce(add, [ref.rows for ref in refs]),
+        rows=reduce(add, [ref.rows for ref in refs], ()),
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
         coarsest=max(ref.coarsest for ref in refs),

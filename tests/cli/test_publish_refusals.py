@@ -29,7 +29,6 @@ LINES = {
     '[{"value": "a"}]': "is a JSON array: write one object per line, for example with `jq -c '.[]'`",
     # Lines of a file that have no value are rows; here it may be a slip of the pen.
     "{}": "has no value: every message needs one",
-    '{"key": "a", "valu": "b"}': "has no value",
     '{"value": "a", "topic": "t"}': "has 'topic', which is no part of a message",
     '{"key": {"a": 1}, "value": "a"}': "has an object for its key 'key'",
     '{"value": "!", "value_encoding": "base64"}': "has a value that is no base64",
@@ -56,7 +55,6 @@ FILES: list[tuple[str, Any, str]] = [
     ("a.csv", "key,value,headers\na,b,c\n", "FILE has a column 'headers': CSV cannot hold them"),
     ("a.csv", b"a,b\n1,2\n\xff,2\n", "FILE line 3 is not UTF-8"),
     ("a.jsonl --key-column a", '{"a":1}\n{"b":1}\n', "FILE line 2 has no 'a' (--key-column)"),
-    ("a.jsonl", '{"value":"a"}\n{"a":1}\n', "FILE line 2 has no value"),
     ("a.parquet", "PAR1 no", "FILE is no Parquet file that can be read"),
     ("a.parquet", {"value": ["a", None]}, "FILE row 2 has no value"),
     ("a.parquet", {"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
@@ -64,7 +62,6 @@ FILES: list[tuple[str, Any, str]] = [
     ("a.parquet", {"value": ["a"], "headers": [[{"key": "h", "val": "x"}]]}, "FILE: column 'headers' has type list<"),
     ("a.parquet", {"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'm' has type map<"),
     ("a.parquet", {"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, "the key of FILE row 2 is not valid UTF-8"),
-    ("a.parquet --key-column id", {"id": texts(b"a", BAD), "n": [1, 2]}, "FILE row 2 has text in 'id'"),
     ("a.parquet", {"n": [1, 2], "t": texts(b"a", BAD)}, "FILE row 2 has text in 't' that is not UTF-8"),
     (
         "a.parquet",
@@ -90,11 +87,6 @@ FIELDS = [
     ("tags", "a;b", "'a;b' is no ARRAY<STRING>: give JSON"),
     ("m", '{"x": 1}', "column 'm.key': 'x' is no INT: give a whole number in digits"),
     ("m", '{"1": 1, "1": 2}', f"is no MAP<INT, DOUBLE>: give JSON (the name '1' {TWICE}"),
-    (
-        "m",
-        '{"1": 1e99999999999999999999}',
-        "give JSON (a number has an exponent that is too large: give one in digits)",
-    ),
     ("z", '{"0.0": 1, "-0.0": 2}', "has a key twice: give each once"),
 ]
 """Of CSV, for the typed queue."""
@@ -106,8 +98,6 @@ ROWS = {
     '{"id": 1, "total": "1,5"}': "column 'total': '1,5' is no DECIMAL(7,2): give a number such as 12.50",
     '{"id": 1, "m": {"1": "x"}}': "column 'm.value': 'x' is no DOUBLE",
     '{"id": 1, "m": [[1, 2], [1, 3]]}': "column 'm.key': ",
-    '{"id": 1, "z": {"0.0": 1, "-0": 2}}': "has a key twice: give each once",
-    '{"id": 1, "m": {"1": 1, "2": 1, "1": 2}}': f"is no JSON (the name '1' {TWICE}",
     '{"id": 1, "x": 1e99999999999999999999}': "is no JSON (a number has an exponent that is too large",
     '{"id": 1, "total": 1e999999999999999999}': "column 'total': 1E+999999999999999999 (Decimal) is no DECIMAL",
     '{"id": 1, "colour": 1}': "column 'colour': there is no such column, but id, name",
@@ -123,8 +113,6 @@ COLUMNS: list[tuple[str, Any, str]] = [
         "id,colour\n1,2\n",
         ": queue 'rows' cannot take these rows: column 'colour' (STRING) is none of the queue",
     ),
-    ("a.csv", "id,_headers\n1,2\n", "column '_headers' has type STRING, the queue's is ARRAY<STRUCT<"),
-    ("a.csv", "name,total\nx,2\n", "column 'id' (BIGINT NOT NULL) is missing: the queue needs it in every row"),
     # The first line that is wrong is named, whatever the order of columns.
     ("a.csv", "id,small\n1,1\n2,x\ny,2\n", "line 3, column 'small': 'x' is no TINYINT"),
     ("a.parquet", {"id": [1], "small": [1]}, "column 'small' has type BIGINT, the queue's is TINYINT: cast it"),

@@ -90,16 +90,13 @@ REFUSED = """
 [leader]|lease_timout_s = 5             = key leader.lease_timout_s is not known: did you mean leader.lease_timeout_s?
 [leeder]|name = 'x'                     = section [leeder] is not known: did you mean leader?
 leader = 3                              = leader = 3 ... section
-[leader]|renewal_s = 'often'            = leader.renewal_s = 'often' ... seconds from 0.05 to 60
 [leader]|renewal_s = true               = leader.renewal_s = True ... seconds from 0.05 to 60
 [leader]|renewal_s = 0                  = leader.renewal_s = 0 ... seconds from 0.05 to 60
 [leader]|renewal_s = nan                = leader.renewal_s = nan ... seconds from 0.05 to 60
 [housekeeping]|enabled = 1              = housekeeping.enabled = 1 ... true or false
 [housekeeping]|collection_grace_s = 0   = housekeeping.collection_grace_s = 0 ... seconds from 1 to
 [threads]|groups = 2.0                  = threads.groups = 2.0 ... a whole number from 1 to 64
-[threads]|fences = 1000                 = threads.fences = 1000 ... a whole number from 1 to 256
 [logs]|format = 'xml'                   = logs.format = 'xml' ... one of text, json
-[logs]|level = 3                        = logs.level = 3 ... one of debug, info, warning, error
 [health]|port = 70000                   = health.port = 70000 ... a whole number from 0 to 65535
 [store]|namespace = 'a/b'               = store.namespace ... 'a/b'
 [store]|url = 'nowhere'                 = store.url ... nowhere
@@ -109,10 +106,8 @@ leader = 3                              = leader = 3 ... section
 [leader]|frozen_after_s = 1             = leader.frozen_after_s = 1 ... leader.renewal_s ... at least
 [looks]|handoff_s = 2                   = looks.handoff_s = 2 ... leader.renewal_s ... at most the renewal, 1
 PARTQ_COORDINATOR_RENEWAL_S=soon        = PARTQ_COORDINATOR_RENEWAL_S = 'soon' ... seconds from 0.05 to 60
-PARTQ_COORDINATOR_RENEWAL_S=inf         = PARTQ_COORDINATOR_RENEWAL_S = 'inf' ... seconds from 0.05 to 60
 PARTQ_COORDINATOR_HOUSEKEEPING=maybe    = PARTQ_COORDINATOR_HOUSEKEEPING = 'maybe' ... true or false
 PARTQ_COORDINATOR_HEALTH_PORT=80.5      = PARTQ_COORDINATOR_HEALTH_PORT = '80.5' ... whole number
-PARTQ_COORDINATOR_LOG_LEVEL=loud        = PARTQ_COORDINATOR_LOG_LEVEL = 'loud' ... one of debug
 PARTQ_COORDINATOR_LEASE_TIMEOUT_S=1     = PARTQ_COORDINATOR_LEASE_TIMEOUT_S = 1 contradicts
 PARTQ_OWNERSHIP=none                    = PARTQ_OWNERSHIP = 'none' ... redis://host:port/db
 PARTQ_OWNERSHIP=mysql://h/0             = PARTQ_OWNERSHIP: ... redis://host:port/db

@@ -56,7 +56,6 @@ SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
     [
         ("", "file:///absolute/dir"),
         ("gs://bucket/x", "azure://container/prefix"),
-        ("https://account.blob.core.windows.net/c", "azure://container/prefix"),
         ("file:relative/dir", f"file://{Path.cwd()}/relative/dir"),
         ("/data/partq", "file:///data/partq"),
         ("some/dir", f"file://{Path.cwd()}/some/dir"),

@@ -108,7 +108,6 @@ REFUSED: list[tuple[Callable[[Any], object], list[Any], str]] = [
     (of_untyped, [("price", pa.float64())], "column 'price' is none of the queue's: name some of key, value"),
     (of_untyped, [("price", pa.float64())], "from_json(value, ...)"),
     (of_untyped, [("value", pa.int32())], "column 'value' is asked for as INT, it is BINARY or STRING: ask for that"),
-    (of_untyped, [("value", pa.binary()), ("Value", pa.string())], "column 'value' is asked for twice: name it once"),
     (partial(named_columns, None), [], "no column is named: name some of key,"),
     (partial(named_columns, None), ["price"], "column 'price' is none of the queue's: name some of key,"),
     (partial(named_columns, None), ["key", "KEY"], "column 'key' is asked for twice"),
