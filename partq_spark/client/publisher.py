@@ -164,7 +164,7 @@ class Publisher:
                 if self._has_messages and self._publish_id is not None:
                     raise Invalid("under a publish id there is one publish: a table cannot join messages sent before")
                 self._ended = claimed = self._publish_id is not None
-                self._sent_bytes += turn.is_table  # so that a flush waits for it
+                self._sent_bytes += 1  # it counts for something, so that a flush waits for it
                 self._sent.put(turn)
             self._wait(turn, None)  # publishes before it end within the queue's retry_timeout_s each
             if self._failure is not None:
@@ -244,7 +244,7 @@ class Publisher:
                     taken.begun.put(None)
                     if taken.is_table:
                         taken.over.get()  # its sender publishes it
-                    self._done_bytes += taken.is_table
+                        self._done_bytes += 1
                     continue
                 try:
                     self._publish([each for each in taken if each.future.set_running_or_notify_cancel()])
