@@ -205,17 +205,20 @@ class Grouping(Handle):
         )
 
     def checkpoints(self, group: str) -> GroupCheckpoints:
-        """How far a group is: the checkpoint of every partition."""
+        """How far a group is: in every partition, and in each removed one that it has begun or has still to read."""
         queue, group = self._opened(), checked_name("group", group)
         head = queue.refresh()
         progress = progress_of(queue, group, head)
         found, damaged = progress.checkpoints, progress.damaged
         made: list[PartitionCheckpoint | DamagedCheckpoint] = []
-        for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
+        for number, end in enumerate(head.next):
+            kept_from, kept_to = progress.left(number)
+            if number >= head.partitions and number not in {*found, *damaged} and kept_from == kept_to:
+                continue  # it is removed, and the group has nothing to do with it
             if number in damaged:
                 made.append(DamagedCheckpoint(partition=number, error=str(damaged[number])))
                 continue
-            checkpoint, end = found.get(number), head.next[number]
+            checkpoint = found.get(number)
             owner = checkpoint.owner if checkpoint is not None else None
             made.append(
                 PartitionCheckpoint(

@@ -127,9 +127,7 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(
     assert scraped.looks() == looks, "the message is the same"
 
 
-def test_where_no_flow_is_the_checkpoints_are_asked_now_and_then(
-    scraped: Scraped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_flow_checkpoints_are_asked_now_and_then(scraped: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group that nobody works for is the one whose lag matters most."""
     ends = scraped.publish(2)
     scraped.run(2)

@@ -58,7 +58,10 @@ class Application(Caller):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        self.sleep(self.rng.choice((0.05, 0.6, 1.5, 8.0)))
+        pause_s = self.rng.choice((0.05, 0.6, 1.5, 8.0))
+        if pause_s > self.world.plan.max_handoff_time_s - 1.0:
+            self._befell("a long pause", is_accident=True)  # what it holds meanwhile may be given to another flow
+        self.sleep(pause_s)
 
     def _reopen(self) -> None:
         self._close()

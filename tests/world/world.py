@@ -70,7 +70,8 @@ class World:
             is_shared=plan.ownership != "none",
         )
         # What an application has not acknowledged by hand comes again, marked, without an accident.
-        self.judge.had_accident = plan.is_hasty or (bool(plan.queries) and how.by_hand)
+        by_hand = how.by_hand if plan.queries else plan.manual and plan.kind == "application"
+        self.judge.had_accident = plan.is_hasty or by_hand
         # What a flow has had first a query may get later, when a person has taken it back.
         is_mixed = bool(plan.flows) and any(each.what == "rewind" for each in plan.happening)
         self.judge.keeps_order = how.keeps and not is_mixed and not plan.query.sink.startswith("two ")
@@ -308,8 +309,6 @@ class World:
     def _is_acknowledged(self) -> bool:
         """The results last, because acknowledging the source may need them to be written."""
         others = [*(self.groups.keys() - self.kept), *self._alone()]
-        # Where nobody has had a removed partition yet, there is no checkpoint that would tell of it.
-        others += [self.GROUP] if self.plan.log.keepers else []
         if others and not self.judge.have_done(sorted(others), self._log(QUEUE)):
             return False
         for group in sorted(self.kept, key=lambda group: (self.groups[group] != QUEUE, group)):
