@@ -21,7 +21,6 @@ from partq_spark.base.errors import BadRow, Invalid, PartqError
 from partq_spark.log.destinations import (
     Attraction,
     FanPlan,
-    Stage,
     StagedSegment,
     check_alike,
     check_floor,
@@ -30,7 +29,7 @@ from partq_spark.log.destinations import (
     taking,
 )
 from partq_spark.log.publish import PublishResult, Repartitioned, check_quota, publish
-from partq_spark.log.queue import QueueLog
+from partq_spark.log.queue import QueueGone, QueueLog
 from partq_spark.log.repetition import published_before
 from partq_spark.log.schema.forms import first_not_utf8
 from partq_spark.log.segment import HEADERS, HEADERS_NAME
@@ -292,9 +291,12 @@ def publish_all(
 def _check(queue: QueueLog, staged: Sequence[StagedSegment], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
     stage = staged[0].stage
-    if not stage.named and _gone(queue, stage):
+    try:
+        head = queue.require(stage.queue_id)
+    except QueueGone:
+        if stage.named:
+            raise
         return
-    head = queue.require(stage.queue_id)
     if identity is not None and queue.settled(lambda _: published_before(queue, identity, staged)) is not None:
         return  # a repetition adds nothing here
     for each in staged:
@@ -328,8 +330,8 @@ def _published(
 ) -> QueueOutcome:
     try:
         return QueueOutcome(queue, publish_tasks(queue, staged, identity, seed=seed, compression=compression))
-    except Invalid:
-        if staged[0].stage.named or not _gone(queue, staged[0].stage):
+    except QueueGone:
+        if staged[0].stage.named:
             raise
     rows = sum(each.rows for each in staged)
     logger.warning(
@@ -374,8 +376,3 @@ def publish_tasks(
             else restaged(queue, task, present, seed=f"{seed}/{number}", compression=compression)
             for number, task in enumerate(tasks)
         ]
-
-
-def _gone(queue: QueueLog, stage: Stage) -> bool:
-    head = queue.look()
-    return head is None or head.queue_id != stage.queue_id

@@ -24,8 +24,8 @@ from partq_spark.log.destinations import (
     have_same_columns,
 )
 from partq_spark.log.model import Entry, Head, Resolution, Slice, WriterRecord
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import published_before
+from partq_spark.log.queue import QueueGone, QueueLog
+from partq_spark.log.repetition import BatchRefused, published_before
 from partq_spark.log.writers import PublishIdentity
 
 
@@ -60,7 +60,7 @@ def publish(
     Raises `Invalid` (another queue by this name), what `published_before` raises, `Full` (the quota is reached),
     `Outdated` (staged too long ago: stage again), `Repartitioned` (not all staged for the present partition count, and
     for one version of the columns: `fanout` places it again), `Unavailable` when the store does not answer within the
-    queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
+    queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell, or refuses to.
     """
     newest = max((segment.stage for segment in segments), key=lambda stage: stage.sequence)
     if len({segment.headers for segment in segments}) > 1:
@@ -84,11 +84,9 @@ def publish(
         return entry, extended(queue, head, entry, identity)
 
     while True:
+        former = tried
         try:
-            if looked:
-                queue.require(newest.queue_id)
-            else:
-                _look_first(queue, newest)
+            _look(queue, newest, again=looked)
             looked = True
             decided = queue.settled(decide)
             if isinstance(decided, PublishResult):
@@ -96,8 +94,12 @@ def publish(
             entry, grown = decided
             tried = tried if tried is not None and tried.sequence == entry.sequence else entry
             queue.swap(grown)
-        except (Outdated, Unsettled):
-            raise  # final for what is staged, though of the kinds that are tried again
+        except (BatchRefused, Full, Outdated, QueueGone, Unsettled):
+            raise  # final for what is staged, though some are of kinds that are tried again
+        except Invalid as error:  # the store lets nobody look any more
+            if former is None:
+                raise
+            raise Unsettled(f"whether it was published is unknown, look when this is repaired: {error}") from error
         except Conflict as error:
             conflicts += 1
             backoff.pause(error)
@@ -132,12 +134,12 @@ def _placed(landed: Entry | WriterRecord, segments: Sequence[StagedSegment], tri
     )
 
 
-def _look_first(queue: QueueLog, stage: Stage) -> None:
-    """The head that this handle knows will do, unread: if it is stale the swap fails, so a single writer needs one
-    request a publish. One that is older than the stage says nothing about it, and one that is full may no longer be.
+def _look(queue: QueueLog, stage: Stage, *, again: bool) -> None:
+    """At first the head that this handle knows will do, unread: if it is stale the swap fails, so a single writer needs
+    one request a publish. One that is older than the stage says nothing about it, one that is full may no longer be.
     """
     known = queue.head if queue.etag is not None else None
-    if known is None or known.queue_id != stage.queue_id or known.sequence < stage.sequence or is_full(known):
+    if again or known is None or known.queue_id != stage.queue_id or known.sequence < stage.sequence or is_full(known):
         queue.require(stage.queue_id)
 
 

@@ -42,6 +42,10 @@ LEAST_CONFLICTS_S = 10.0
 _told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
 
 
+class QueueGone(Invalid):
+    """The queue is not there, or was made again under its name (RES-05)."""
+
+
 class QueueLog:
     """The log of one queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads.
 
@@ -129,7 +133,7 @@ class QueueLog:
     def _present(self, head: Head | None, *, was_there: bool) -> Head:
         if head is None:
             gone = "has been deleted" if was_there else "does not exist"
-            raise Invalid(f"{self} {gone}: create it with `partq queue create {self.name} --partitions N`")
+            raise QueueGone(f"{self} {gone}: create it with `partq queue create {self.name} --partitions N`")
         return head
 
     def remember(self, head: Head, etag: str) -> None:
@@ -137,12 +141,12 @@ class QueueLog:
         self._register.keep(head, etag)
 
     def require(self, queue_id: str) -> Head:
-        """The present head, which must still be that of the queue with this id (RES-05). Raises `Invalid` otherwise."""
+        """The present head, which must still be that of the queue with this id. Raises `QueueGone` otherwise."""
         return self._same(self.refresh(), queue_id)
 
     def _same(self, head: Head, queue_id: str) -> Head:
         if head.queue_id != queue_id:
-            raise Invalid(
+            raise QueueGone(
                 f"{self} was deleted and created again: its id is {head.queue_id}, this work began with {queue_id}; "
                 "start it anew (a query: with a new checkpoint location)"
             )

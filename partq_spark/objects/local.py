@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 
-from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.contents import (
     LOOK_BYTES,
@@ -253,13 +253,12 @@ class LocalStore:
         try:
             status = os.stat(path)
             if values and LOOK_BYTES // 2 < status.st_size <= MAX_METADATA_FILE_BYTES:
-                with opened(path, READING) as fd, suppress(Corrupt):  # those who need it find it just as corrupt
+                # Those who need it find it just as corrupt or closed to this user; others it does not hide.
+                with suppress(Corrupt, PermissionError), opened(path, READING) as fd:
                     status = os.fstat(fd)  # the document may have been replaced meanwhile
                     document = decode_document(path, read_all(fd, status.st_size))
         except FileNotFoundError:
             return None  # deleted since the folder was read
-        except PermissionError:
-            status = os.stat(path)  # one that this user may not read hides no others; reading it says why not
         except OSError as error:
             if error.errno == errno.ELOOP:
                 return None  # a link that leads nowhere, as one to a file that is gone
@@ -307,7 +306,12 @@ class LocalStore:
         folder = self._folders.make(parent) if make else self._folders.open(parent)
         try:
             yield folder
-            self._folders.sync(folder, parent)
+            os.fsync(folder)
+        except (PartqError, FileNotFoundError, FileExistsError):
+            raise  # somebody else was first
+        except BaseException:  # a signal's, too: it may have been done, and be seen before it is durable
+            self._folders.unsynced.add(parent)
+            raise
         finally:
             os.close(folder)
 
@@ -335,7 +339,7 @@ def _sweep_one(path: str, older_than_s: float) -> int:
         os.unlink(path)
     except FileNotFoundError:
         return 0  # its writer finished, or another sweeper was here
-    except PermissionError as error:
+    except OSError as error:
         _log.warning("%s was not swept (%s): remove it", path, error.strerror)
         return 0
     return 1

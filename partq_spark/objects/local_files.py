@@ -175,7 +175,7 @@ class Folders:
         self._root = root
         self._root_mode = 0o700 if private else 0o777
         self._durable: set[str] = set()
-        self.unsynced: set[str] = set()  # where something was done, and the sync of it failed
+        self.unsynced: set[str] = set()  # where something may have been done, and its sync did not end
 
     def open(self, path: str) -> int:
         """An open folder. Raises `OSError`, as `FileNotFoundError` also where a file is in its way."""
@@ -202,17 +202,9 @@ class Folders:
             os.close(_open_lock(folder))
         return folder
 
-    def sync(self, folder: int, path: str) -> None:
-        """Make durable what was done in an open folder. Raises `OSError`, and keeps in mind that it was not."""
-        try:
-            os.fsync(folder)
-        except OSError:
-            self.unsynced.add(path)
-            raise
-
     def settle(self, path: str) -> None:
-        """Sync a folder whose last sync failed: a caller that comes back to see what became of a change must not take
-        it for done before it is durable. Raises `OSError`.
+        """Sync a folder whose last sync did not end: a caller that comes back to see what became of a change must not
+        take it for done before it is durable. Raises `OSError`.
         """
         if path not in self.unsynced:
             return

@@ -20,6 +20,7 @@ from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWri
 T = TypeVar("T")
 W = TypeVar("W")
 _log = logging.getLogger("partq.objects")
+_MOST_GIVEN: Final = 200_000  # names that a listing keeps in mind, some 25 MB
 
 
 class OperationRetry(Backoff):
@@ -138,21 +139,23 @@ class Retrying:
         self, items: Iterator[T] | None, start: Callable[[], Iterator[T]], order: Callable[[T], str]
     ) -> Iterator[T]:
         retry = self._retry()
-        last: str | None = None
+        given: set[str] = set()  # by name, for not every server lists in the order of the names
         while True:
             started_s = self._effects.now_s()
             try:
                 if items is None:
                     items = start()
                 for item in items:
-                    key = order(item)
-                    if last is None or key > last:
-                        last = key
+                    if (key := order(item)) not in given:
+                        if len(given) < _MOST_GIVEN:
+                            given.add(key)
                         retry.retry.succeeded()
                         yield item
                         started_s = self._effects.now_s()  # what the caller did with the item is not waiting
                 return
             except Unavailable as cause:
+                if len(given) == _MOST_GIVEN:
+                    raise  # to begin again is its caller's
                 items = None
                 retry.pause(cause, tried_s=self._effects.now_s() - started_s)
 
