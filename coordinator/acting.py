@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from coordinator.core.events import CheckpointAhead, Event, FenceStuck, PartitionFenced
 from coordinator.logs import Log
 from partq_spark.base.effects import Retry, RunAll
-from partq_spark.base.errors import Conflict, Corrupt, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore, FenceRefused, NotDrained
 from partq_spark.group.model import Checkpoint, GroupKey, GroupState, Owner, OwnershipRecord, Partition, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
@@ -174,16 +174,16 @@ class Bookkeeping:
     def catch_up(self, state: GroupState, token: str) -> None:
         """Claim what changed hands, and remove flows that are gone. Again if it fails. Raises `Reincarnated`."""
         try:
-            self._claim(state, token)
             for owner in list(self._gone):
                 known = state.flows.get(owner.flow)
                 is_gone = known is None or known.instance != owner.instance
                 try:
                     if is_gone and not self._store.forget_flow(self._key, *owner, state_token=token):
                         return  # another one wrote the state: the next step sees it too, and adopts the group anew
-                except Corrupt as error:  # said once; `partq status` names it until somebody removes it
+                except (Corrupt, Invalid) as error:  # said once; `partq status` names it until somebody removes it
                     self._log("warning", "tidying_failed", reason=str(error))
                 del self._gone[owner]
+            self._claim(state, token)
         except Reincarnated:
             raise
         except PartqError as error:
@@ -195,7 +195,11 @@ class Bookkeeping:
             return
         known, self._claimed = self._claimed, None
         if known is None:
-            known = dict(self._store.list_ownership(self._key))
+            try:
+                known = dict(self._store.list_ownership(self._key))
+            except Corrupt:
+                self._followed = token  # said once for a state, as above
+                raise
         owners: dict[int, tuple[Owner | None, int]] = {
             number: (partition.owner, partition.epoch)
             for number, partition in state.partitions.items()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from partq_spark.base.effects import Backoff, Effects, Retry
-from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.group.codec import decode_state
 from partq_spark.group.membership import GroupInQueue
 from partq_spark.group.model import FlowRecord, Owner
@@ -177,10 +177,13 @@ class Binder:
         """It is bound, was not this process, and the coordinator has not seen it go: waiting tells something new."""
         if not record.bound or record.instance in self._own_instances:
             return False
-        found = self._ownership.read_state(self._key)
-        if not isinstance(found, StateDocument):
+        try:
+            found = self._ownership.read_state(self._key)
+            if not isinstance(found, StateDocument):
+                return True
+            state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
+        except Corrupt:
             return True
-        state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
         flow = state.flows.get(self._flow)
         return flow is None or flow.instance != record.instance or flow.bound
 

@@ -91,18 +91,10 @@ class CheckpointStore:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def list_checkpoints(self) -> Mapping[int, Checkpoint]:
-        """All checkpoints by partition, by one listing with metadata (CHK-02), without ETags.
-
-        What has no partition's name is somebody else's and left out. Raises `Corrupt`, `Unavailable`.
-        """
-        found, damaged = self.list_readable()
-        for problem in damaged.values():
-            raise problem
-        return found
-
     def list_readable(self) -> tuple[Mapping[int, Checkpoint], Mapping[int, Corrupt]]:
-        """As `list_checkpoints`, and what is wrong with those that cannot be read: for people. Raises `Unavailable`."""
+        """All checkpoints by partition, by one listing with metadata (CHK-02), without ETags, and what is wrong with
+        those that cannot be read. What has no partition's name is somebody else's. Raises `Unavailable`.
+        """
         found: dict[int, Checkpoint] = {}
         damaged: dict[int, Corrupt] = {}
         for info in self._store.list(self._folder, values=True):

@@ -269,7 +269,7 @@ def _summary(queue: QueueLog, name: str, ownership: Ownership | None, away: list
     if ownership is not None and not away:
         try:
             seen = ownership.look_at_flows(key_of(queue, name))
-        except (Unavailable, Invalid) as problem:
+        except PartqError as problem:
             away.append(problem)
         else:
             problems += seen.damaged.values()

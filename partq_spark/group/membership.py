@@ -257,7 +257,7 @@ class GroupMembership(Membership):
             return own
         found, damaged = self._checkpoints.list_readable()
         for partition in damaged.keys() & set(others):
-            _log.warning("other partitions may wait for partition %d: %s", partition, damaged[partition])
+            _log.debug("other partitions may wait for partition %d: %s", partition, damaged[partition])
         known = {p: done_to(found.get(p), self._group.start_of(p)) for p in others if p not in damaged}
         return {**known, **own}
 

@@ -281,16 +281,20 @@ class Session(GroupMembership):
         return self._life
 
     def _look(self) -> GroupState | None:
-        """The group's state now; None if there is none, or only a former queue's."""
-        found = self._ownership.read_state(self._group.key, known=self._state_token)
-        if found is None:
-            self._state = self._state_token = None
-            self._doubts.clear()
-        elif not isinstance(found, Unchanged):
-            state = decode_state(found.body, self._effects.now_s(), f"state of group {self._group}")
-            is_mine = state.queue_id == self._group.queue_id
-            self._state, self._state_token = (state, found.token) if is_mine else (None, None)
-            self._doubts.clear()
+        """The group's state now; None if there is none, or only a former queue's, or a damaged one: whoever leads
+        writes another one.
+        """
+        state, token = None, None
+        with suppress(Corrupt):
+            found = self._ownership.read_state(self._group.key, known=self._state_token)
+            if isinstance(found, Unchanged):
+                return self._state
+            if found is not None:
+                state = decode_state(found.body, self._effects.now_s(), f"state of group {self._group}")
+                token = found.token
+        is_mine = state is not None and state.queue_id == self._group.queue_id
+        self._state, self._state_token = (state, token) if is_mine else (None, None)
+        self._doubts.clear()
         return self._state
 
     def _place(self, life: Life, state: GroupState | None) -> None:
@@ -336,11 +340,14 @@ class Session(GroupMembership):
         """None: it does not name this instance, is damaged or may not be read. That stops its own partition, of which
         the coordinator will say why, and no other.
         """
-        with suppress(Corrupt, Invalid):
+        try:
             found = self._checkpoints.read(partition)
-            if found is not None and self._names_me(found, me, epoch):
-                return found
-        return None
+        except Invalid:
+            self._doubts.pop(partition, None)  # nor could another instance read it
+            return None
+        except Corrupt:
+            return None
+        return found if found is not None and self._names_me(found, me, epoch) else None
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

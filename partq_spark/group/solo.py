@@ -231,9 +231,11 @@ class SoloSession(GroupMembership):
     def _verify(self, me: Owner) -> None:
         """One listing. What was rewound begins elsewhere now. Raises `Fenced`, which says who took over."""
         now_s = self._effects.now_s()
-        listed = self._checkpoints.list_checkpoints()
+        listed, damaged = self._checkpoints.list_readable()
         rewound: list[int] = []
         for partition, holding in self._holdings.by_partition.items():
+            if partition in damaged:
+                raise damaged[partition]
             found = listed.get(partition)
             if self._is_rewound(found, me, holding.epoch):
                 rewound.append(partition)

@@ -59,7 +59,6 @@ def test_an_idle_loop_and_one_that_waits_for_a_coordinator_or_a_store_stop_withi
         queue = make(name, 1)
         if name == "store":
             queue.create_group("billing")
-            monkeypatch.setattr(CheckpointStore, "list_checkpoints", _down)
             monkeypatch.setattr(CheckpointStore, "list_readable", _down)
             monkeypatch.setattr(CheckpointStore, "read", _down)
         ownership = "store" if name == "coordinator" else "none"

@@ -121,7 +121,7 @@ class World:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> Mapping[int, Checkpoint]:
-        return checkpoints_of(self.queue, KEY.group).list_checkpoints()
+        return checkpoints_of(self.queue, KEY.group).list_readable()[0]
 
     def state(self) -> GroupState:
         document = self.server.open().read_state(KEY)

@@ -196,13 +196,17 @@ def test_flows_that_did_not_come_back_after_a_restart_are_removed_and_ownership_
         return [(each.owner, each.epoch) for _, each in sorted(world.server.open().list_ownership(KEY).items())]
 
     assert owned() == [(flow.owner, 1)] * 2
+    world.server.store.swap(f"{KEY}/ownership/9", b'{"of": "nobody"}', expected=None)  # nobody decides by it
     flow.die()
     world.server.restart()
     world.settle()
     world.run(SESSION_S * 2 + 10)
     assert world.server.open().read_flows(KEY) == {}
     assert world.state().flows == {}
-    assert owned() == [(None, 2)] * 2
+    world.server.store.delete(f"{KEY}/ownership/9")
+    flow = world.flow("b")
+    world.settle()
+    assert owned() == [(flow.owner, 3)] * 2
 
 
 # --- checkpoints that were rewound, or cannot be read -----------------------------------------------------------------

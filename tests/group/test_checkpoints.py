@@ -188,7 +188,7 @@ def is_at(epoch: int, owner: Owner | None, offset: int | None, below: int = 0) -
 
 def has(**expected: object) -> Act:
     def look(stage: Stage) -> None:
-        for found in (stage.checkpoints.read(0), stage.checkpoints.list_checkpoints()[0]):
+        for found in (stage.checkpoints.read(0), stage.checkpoints.list_readable()[0][0]):
             assert {name: getattr(found, name) for name in expected} == expected
 
     return look
@@ -222,7 +222,7 @@ HISTORIES: dict[str, list[Act]] = {
         *(fence(B1, 2, 5, known_epoch=1), is_at(2, B1, 5, UNBOUNDED)),
     ],
     "one from a listing is not written to": [
-        *(OWNED, lambda stage: stage.held.update({A1: [stage.checkpoints.list_checkpoints()[0]]})),
+        *(OWNED, lambda stage: stage.held.update({A1: [stage.checkpoints.list_readable()[0][0]]})),
         refused(Invalid, acknowledge(A1, 15), "read it first"),
     ],
     # --- the coordinator fences ---------------------------------------------------------------------------------------

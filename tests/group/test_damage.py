@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -161,6 +161,13 @@ def attempt(read: Callable[[], object]) -> tuple[object, str | None]:
         return None, str(problem)
 
 
+def listed(checkpoints: CheckpointStore) -> Mapping[int, Checkpoint]:
+    found, damaged = checkpoints.list_readable()
+    for problem in damaged.values():
+        raise problem
+    return found
+
+
 def is_never_taken_for_something_else(place: Place, name: str, read: Callable[[Any], object]) -> None:
     """Each byte with one of its bits turned, and what is of another make. Only what nobody decides by may change."""
     good, expected, refused = place.read(name), read(place), 0
@@ -194,7 +201,7 @@ def test_nor_that_of_a_checkpoint(tmp_path: Path, rewound: bool) -> None:
     made.write(held, offset=1000, may_reach=1010, marked=0, origin=None, swap=False)
     if rewound:
         made.rewind(3, 7)
-    is_never_taken_for_something_else(place, "checkpoint/3", lambda _: made.list_checkpoints()[3])
+    is_never_taken_for_something_else(place, "checkpoint/3", lambda _: listed(made)[3])
     is_never_taken_for_something_else(
         place, "checkpoint/3", lambda _: (found := made.read(3)) and replace(found, etag=None)
     )
@@ -231,7 +238,9 @@ def test_nobody_goes_on_from_a_damaged_heartbeat(redis: InRedis) -> None:
             with pytest.raises(Corrupt, match=r"Redis key partq:.*:beats, field billing-1 .*damaged"):
                 verbs(redis.open())[what]()
             assert redis.read(BEAT) == bytes(bad), what
+        bad[at] ^= 0x80  # nor UTF-8 then
         redis.put(BEAT, bytes(bad))
+        assert list(redis.open().look_at_flows(KEY).damaged) == ["billing-1"], "it alone"
         mine.beat(KEY, RECORD)
         assert redis.open().look_at_flows(KEY).beats["billing-1"].value.instance == ME, "the damage is gone"
 
@@ -297,7 +306,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.conformance("CHK-01", "CHK-02", "CHK-05")
 def test_a_checkpoint_is_an_empty_blob_with_metadata_and_one_listing_gives_all(real: Lossy) -> None:
     checkpoints = checkpoints_in(real)
-    assert checkpoints.list_checkpoints() == {}
+    assert listed(checkpoints) == {}
     assert checkpoints.read(7) is None
     made = {p: checkpoints.fence(p, to=A1, epoch=3, start=40) for p in (11, 7, 0)}
     found = real.store.load("default/orders/billing/checkpoint/7")
@@ -326,10 +335,10 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata_and_one_listing_gives_all(r
     for name in ("notes", "07", "1/x"):  # no partition's name
         real.store.swap(f"default/orders/billing/checkpoint/{name}", {"epoch": "1"}, expected=None)
     real.calls.clear()
-    listed = checkpoints.list_checkpoints()
+    all_found = listed(checkpoints)
     assert real.calls == {"list": 1}
-    assert listed == {p: replace(each, etag=None) for p, each in made.items()}
-    assert list(listed) == [0, 7, 11]
+    assert all_found == {p: replace(each, etag=None) for p, each in made.items()}
+    assert list(all_found) == [0, 7, 11]
 
 
 WHOLE: Final = {"epoch": "1", "redelivered_below": "0", "may_reach": "0", "queue_id": QUEUE_ID, "since": "0"}
@@ -360,12 +369,12 @@ def test_what_was_edited_by_hand_is_refused_by_name_and_both_next_steps_mend_it(
     assert isinstance(good, Document)
     etag = store.swap(name, metadata, expected=good.etag)
     nobody_writes_over_it = lambda: checkpoints.fence(4, to=A1, epoch=8, start=0)  # noqa: E731
-    for act in (lambda: checkpoints.read(4), checkpoints.list_checkpoints, nobody_writes_over_it):
+    for act in (lambda: checkpoints.read(4), lambda: listed(checkpoints), nobody_writes_over_it):
         with pytest.raises(Corrupt, match=f"{name}.*{complaint}"):
             act()
     assert list(checkpoints.list_readable()[1]) == [4]
     store.swap(name, good.metadata, expected=etag)
-    assert checkpoints.list_checkpoints()[4].offset == 1000
+    assert listed(checkpoints)[4].offset == 1000
     store.delete(name)
     assert checkpoints.fence(4, to=A1, epoch=8, start=30).offset == 30
 

@@ -104,6 +104,16 @@ def test_a_swap_that_lands_late_and_is_trimmed_at_once_is_not_taken_for_lost(
     assert head_of(world.store).next == (2,), "it is there once"
 
 
+def test_where_the_store_refuses_what_was_tried_is_unknown_and_not_refused(world: World) -> None:
+    def refused() -> None:
+        raise Invalid("you may no longer (test)")
+
+    publisher = through(LateSwap(world.store, refused), world.numbered(1))
+    with pytest.raises(Unsettled, match=r"whether it was published is unknown, .*you may no longer"):
+        send(publisher, values(1))
+    assert head_of(world.store).next == (2,), "it was"
+
+
 # --- repetitions ------------------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,7 @@ def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked
     """
     one(alone, "first").begun().drain()
     second = one(alone, "second").begun(4, 4).drain().stop()
+    alone.world.store.swap(f"{CHECKPOINT_0[:-1]}9", {"of": "nobody"}, expected=None)
     alone.edit(CHECKPOINT_0, lambda found: {**found.metadata, "offset": "3"})
     with pytest.raises(partq.Corrupt, match=f"checkpoint {CHECKPOINT_0} is damaged.*delete it"):
         second.start().trigger()

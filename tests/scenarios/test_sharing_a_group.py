@@ -60,17 +60,29 @@ def test_without_a_coordinator_a_query_waits_for_its_answer_and_stays_alive_and_
 
 def test_a_bind_that_fails_leaves_nobody_bound(stage: Stage) -> None:
     """The state cannot be read; nobody waits for a flow that is not there."""
+
+    def refused(_: object) -> None:
+        raise partq.Invalid("not allowed (test)")
+
     other, query = begun(stage.query("other"), stage.query("left"))
     other.drain().stop()
-    for each in stage.world.actors.values():
-        each.kill()
-    stage.edit(f"default/orders/{GROUP}/ownership/state", lambda found: found.body[:-3] + b"x}}")
-    with pytest.raises(partq.Corrupt, match="state"):
+    stage.instead("load", "ownership/state", refused, by="left")
+    with pytest.raises(partq.Invalid, match="not allowed"):
         query.trigger()
     query.kill()
-    stage.world.store.delete(f"default/orders/{GROUP}/ownership/state")
     (found,) = stage.do(lambda queue: queue.groups(ownership="store"))
     assert found.flows == ()
+
+
+def test_a_damaged_state_ends_nobody_and_the_coordinator_writes_another(stage: Stage) -> None:
+    query = stage.query("left").begun(2, 2).drain()
+    stage.edit(f"default/orders/{GROUP}/ownership/state", lambda found: found.body[:-3] + b"x}}")
+    other = stage.query("right").start().run()  # the coordinator knows this state by its token, and looks for a bind
+    query.run()
+    stage.until(lambda: len(other.partitions) == 1)
+    stage.publish(2, 2)
+    stage.until(lambda: delivered(query, other) == stage.everything)
+    assert not any(row.marked for row in [*query.rows, *other.rows])
 
 
 # --- how a group is shared --------------------------------------------------------------------------------------------

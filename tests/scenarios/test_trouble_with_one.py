@@ -82,6 +82,16 @@ def test_a_damaged_checkpoint_stops_nothing_else_of_its_flow(staged: Staged, del
     assert [row.offset for row in a.rows if row.partition == 0][-4:] == [4, 5, 6, 7]
 
 
+def test_a_flow_that_may_not_read_a_checkpoint_stays_the_same_instance(stage: Stage) -> None:
+    """Another one would void what the application has in hand, and could not read it either."""
+    forbid(stage, "load", 1, "a", Invalid)
+    stage.query("a").begun().run()
+    stage.until(lambda: owners(stage) == ["a Ready", "a Ready"])
+    before = stage.metadata(0)
+    stage.sleep(60.0)
+    assert stage.metadata(0)["instance"] == before["instance"]
+
+
 def test_a_flow_that_may_not_write_a_checkpoint_holds_its_partition_back_until_it_may(staged: Staged) -> None:
     stage = staged(max_handoff_time_s=2.0, partitions=4)
     a = idle(stage, 4, 4, 4, 4)

@@ -162,7 +162,8 @@ def _loaded(name: str, reply: Reply) -> Found | Unchanged | None:
 
 def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found]:
     try:
-        lines = content.decode().split("\n") if content else []
+        # Of a value that is damaged its reader says so.
+        lines = content.decode(errors="backslashreplace").split("\n") if content else []
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
     except ValueError:
         raise Corrupt(f"{key} holds what partq did not write, or is damaged: remove it, flows bind anew") from None

@@ -112,7 +112,9 @@ def test_a_write_back_that_failed_early_is_not_taken_for_success(root: Path, mon
 class FailingFolder:
     """Syncs of the folder `q` fail as long as `failing` says; `synced` counts those that succeeded."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, failing: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, root: Path, failing: int, error: BaseException | None = None
+    ) -> None:
         self.failing = failing
         self.synced = 0
         fsync = os.fsync
@@ -121,7 +123,7 @@ class FailingFolder:
             if Path(f"/proc/self/fd/{fd}").readlink() == root / "q":
                 if self.failing > 0:
                     self.failing -= 1
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                    raise error or OSError(errno.EIO, os.strerror(errno.EIO))
                 self.synced += 1
             fsync(fd)
 
@@ -167,9 +169,17 @@ def test_nothing_is_found_to_have_come_through_before_its_folder_is_synced(
     assert found is None if act in ("remove", "delete") else getattr(found, "body", b"") == b'{"n":2}'
 
 
-def test_a_folder_that_is_gone_is_not_waited_for(
+def test_what_an_interrupt_left_undone_is_synced_before_it_is_seen(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store.create("q/first", b"x")
+    folder = FailingFolder(monkeypatch, root, 1, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        store.swap("q/doc", b"{}", expected=None)
+    assert (store.load("q/doc") is not None, folder.synced) == (True, 1)
+
+
+def test_a_folder_that_is_gone_is_not_awaited(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create("q/first", b"x")
     FailingFolder(monkeypatch, root, failing=1)
     with pytest.raises(Unavailable):

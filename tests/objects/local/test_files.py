@@ -5,6 +5,7 @@ left alone, hides nothing, stops nothing, and nobody waits for it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -140,7 +141,12 @@ def test_a_name_that_no_object_can_have_is_not_listed(store: LocalStore, root: P
 # ---- folders that may not be entered
 
 
-def test_a_folder_that_may_not_be_entered_stops_no_sweep(open_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_may_not_be_entered_or_removed_stops_no_sweep(
+    open_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
     root = open_folder / "store"
     with unprivileged(), caplog.at_level(logging.WARNING, logger="partq.objects"):
         store = LocalStore(str(root))
@@ -157,6 +163,11 @@ def test_a_folder_that_may_not_be_entered_stops_no_sweep(open_folder: Path, capl
             "only what could be ours is worth a word"
         )
         assert list(store.list_folders("")) == ["a", "private", "z"]
+        (root / "private").chmod(0o600)
+        with pytest.raises(Invalid, match=r"private/x failed: Permission denied"):
+            list(store.list(""))
+        monkeypatch.setattr(os, "unlink", read_only)
+        assert store.sweep_temporary(0) == 0
         for name in ("lost+found", "private"):
             (root / name).chmod(0o700)
 
