@@ -43,6 +43,7 @@ class _Hands:
     offset: int = 0
     given: dict[str, int] = field(default_factory=dict)
     epoch: int = 0
+    since_us: int = 0  # of the state's epoch
     asked: int = 0  # the highest that a state asked for which its store has forgotten
     moves_us: float = 0.0  # since it is paused: when it may move anyway
     is_drained: bool = False  # since it is paused
@@ -138,8 +139,9 @@ class Coordination:
             if number in before.parts:
                 demand(part.epoch >= before.parts[number].epoch, "an epoch went back:", number, told(fact))
                 self._moved(number, before.parts[number], part, fact)
-                if part.epoch > before.parts[number].epoch:
-                    self._hands[number].given.clear()  # what was given at an earlier epoch its owner has lost
+                if part.epoch > before.parts[number].epoch:  # what was given at an earlier one its owner has lost
+                    self._hands[number].given.clear()
+                    self._hands[number].since_us = fact.at_us
 
     def _given_up(self, owner: Owner, fact: Decided) -> None:
         """A flow is not bound any more: it asked for it, somebody took its name, or it was silent for long."""
@@ -192,5 +194,6 @@ class Coordination:
             most_us = self._timeout_us / _LEAST + self._slack_us
             demand(silent_us <= most_us, "given after its lease was over, for", silent_us / 1e6, "s:", told(fact))
         for row in fact.rows:
-            given = self._hands[row.partition].given
-            given[fact.process] = max(given.get(fact.process, 0), row.offset + 1)
+            hands = self._hands[row.partition]
+            if fact.at_us >= hands.since_us:  # else a task was slow
+                hands.given[fact.process] = max(hands.given.get(fact.process, 0), row.offset + 1)
