@@ -1,6 +1,6 @@
 """What is true of every state, as named predicates: checked before every write and after every test.
 
-Each predicate yields what breaks it. What concerns two states (epochs only grow) is at the end.
+Each predicate yields what breaks it. What concerns two states (epochs only grow) the tests have.
 """
 
 from __future__ import annotations
@@ -155,29 +155,3 @@ PREDICATES: dict[str, Callable[[GroupState], Iterator[str]]] = {
     "timers belong to a status": _timers,
     "the status is what the state shows": _status,
 }
-
-
-def broken_by_change(before: GroupState, after: GroupState) -> Iterator[str]:
-    """What must not happen between one state and a later one: epochs go back, numbers are forgotten, a new owner at an
-    old epoch.
-    """
-    for number, old in before.partitions.items():
-        new = after.partitions.get(number)
-        if new is None:
-            if after.retired.get(number, -1) < max(old.epoch, old.to_epoch if old.phase is Phase.FENCING else 0):
-                yield f"partition {number} was retired below its epoch"
-            continue
-        if new.epoch < old.epoch or (new.phase is Phase.FENCING is old.phase and new.to_epoch < old.to_epoch):
-            yield f"partition {number} went back from epoch {old.epoch} to {new.epoch}"
-        if new.epoch == old.epoch and new.owner != old.owner and not _same_flow(new.owner, old.owner):
-            yield f"partition {number} changed its owner within epoch {new.epoch}"
-    for number, epoch in before.retired.items():
-        partition = after.partitions.get(number)
-        if (after.retired.get(number, -1) if partition is None else partition.epoch) < epoch:
-            yield f"partition {number} was retired at epoch {epoch} and does not continue from there"
-    if after.binds < before.binds:
-        yield f"binds went back from {before.binds} to {after.binds}"
-
-
-def _same_flow(one: Owner | None, other: Owner | None) -> bool:
-    return one is not None and other is not None and one.flow == other.flow

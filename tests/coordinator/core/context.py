@@ -39,7 +39,7 @@ from coordinator.core.events import (
     Told,
     initial_state,
 )
-from coordinator.core.invariants import broken_by_change, violations
+from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from partq_spark.group.model import (
     AccessType,
@@ -52,6 +52,7 @@ from partq_spark.group.model import (
     RebalanceStatus,
 )
 from partq_spark.group.status import partition_status
+from tests.coordinator.modelcheck.world import broken_by_change
 
 DELAY_S = 5.0
 HANDOFF_S = 3.0

@@ -27,10 +27,11 @@ from coordinator.core.events import (
     Tick,
     differences,
 )
-from coordinator.core.invariants import PREDICATES, broken_by_change, violations
+from coordinator.core.invariants import PREDICATES, violations
 from coordinator.core.machine import decide, next_deadline, pending
 from partq_spark.group.model import Flow, GroupState, Owner, Partition, PartitionStatus, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, histories, partition, run, tell
+from tests.coordinator.modelcheck.world import broken_by_change
 from tests.support.properties import examples
 
 A, B, C = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")

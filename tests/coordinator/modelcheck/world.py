@@ -21,7 +21,6 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from coordinator.core.events import Event, PartitionDrained, Tick
-from coordinator.core.invariants import broken_by_change
 from partq_spark.group.model import (
     AccessType,
     Flow,
@@ -336,3 +335,29 @@ def _fences(held: Held, around: Around) -> list[Asked]:
 def _between(epoch: int, held: Held) -> bool:
     """An epoch that was passed over while the partition is being fenced. Whose it is is never looked at again."""
     return isinstance(held, Partition) and held.phase is Phase.FENCING and held.epoch < epoch < held.to_epoch
+
+
+def broken_by_change(before: GroupState, after: GroupState) -> Iterator[str]:
+    """What must not happen between one state and a later one: epochs go back, numbers are forgotten, a new owner at an
+    old epoch.
+    """
+    for number, old in before.partitions.items():
+        new = after.partitions.get(number)
+        if new is None:
+            if after.retired.get(number, -1) < max(old.epoch, old.to_epoch if old.phase is Phase.FENCING else 0):
+                yield f"partition {number} was retired below its epoch"
+            continue
+        if new.epoch < old.epoch or (new.phase is Phase.FENCING is old.phase and new.to_epoch < old.to_epoch):
+            yield f"partition {number} went back from epoch {old.epoch} to {new.epoch}"
+        if new.epoch == old.epoch and new.owner != old.owner and not _same_flow(new.owner, old.owner):
+            yield f"partition {number} changed its owner within epoch {new.epoch}"
+    for number, epoch in before.retired.items():
+        partition = after.partitions.get(number)
+        if (after.retired.get(number, -1) if partition is None else partition.epoch) < epoch:
+            yield f"partition {number} was retired at epoch {epoch} and does not continue from there"
+    if after.binds < before.binds:
+        yield f"binds went back from {before.binds} to {after.binds}"
+
+
+def _same_flow(one: Owner | None, other: Owner | None) -> bool:
+    return one is not None and other is not None and one.flow == other.flow
