@@ -142,9 +142,7 @@ def test_of_two_who_take_it_at_once_one_leads_and_what_it_gives_up_is_taken_at_o
 
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("taken", [False, True], ids=["the request", "the answer"])
-def test_a_lease_whose_taking_got_no_answer_is_asked_for_again_or_given_up(
-    stage: Stage, taken: bool, gives_up: bool
-) -> None:
+def test_a_lease_whose_taking_got_no_answer_is_asked_again_or_left(stage: Stage, taken: bool, gives_up: bool) -> None:
     only, other = stage.leader("c1"), stage.leader("c2")
 
     def lose(verb: str) -> None:

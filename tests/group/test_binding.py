@@ -214,9 +214,7 @@ def test_a_main_thread_that_ended_is_nobody() -> None:
         (None, False, False),  # processes are hidden here
     ],
 )
-def test_the_parents_state_is_read_from_proc(
-    tmp_path: Path, stat: bytes | None, is_frozen: bool, is_gone: bool
-) -> None:
+def test_a_parents_state_is_read_from_proc(tmp_path: Path, stat: bytes | None, is_frozen: bool, is_gone: bool) -> None:
     parent = os.getppid()
     if stat is not None:
         (tmp_path / str(parent)).mkdir()

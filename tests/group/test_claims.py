@@ -44,9 +44,7 @@ def a_life(renewed_s: float) -> Life:
         (Partition(partition=1, phase=Phase.PAUSED, epoch=1, owner=A, to=B, deadline_s=3.0), (False, False)),
     ],
 )
-def test_a_bind_is_answered_when_what_is_on_its_way_has_arrived(
-    partition: Partition, settles: tuple[bool, bool]
-) -> None:
+def test_a_bind_is_answered_when_what_is_under_way_is_there(partition: Partition, settles: tuple[bool, bool]) -> None:
     """For `b`; `c` is a standby: others come first."""
     seen = state(Partition(partition=0, phase=Phase.OWNED, epoch=1, owner=A), partition)
     assert (claims.is_settling(seen, B), claims.is_settling(seen, C)) == settles

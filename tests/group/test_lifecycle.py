@@ -148,9 +148,7 @@ def of_flow(store: ObjectStore, flow: str = "left") -> MissedPartitions:
     return MissedPartitions(store, KEY, lambda: flow, Effects(sleep=lambda _: None))
 
 
-def test_the_last_few_ends_of_one_flow_are_kept_and_a_second_look_leaves_out_more_and_never_less(
-    store: ObjectStore,
-) -> None:
+def test_the_last_ends_of_a_flow_are_kept_and_a_second_look_leaves_out_more_and_never_less(store: ObjectStore) -> None:
     """A process that slept writes of an older end: what the next one wrote meanwhile still counts."""
     slept = of_flow(store)
     slept.note("end-0", [3, 1], "q")

@@ -142,9 +142,7 @@ def test_what_nobody_says_counts_from_the_groups_start() -> None:
 
 
 @pytest.mark.parametrize(("may_reach", "delivered"), [(8, 8), (12, 12), (6000, 5000)])
-def test_where_its_owner_does_not_say_how_far_it_is_what_it_may_have_delivered_counts(
-    may_reach: int, delivered: int
-) -> None:
+def test_where_its_owner_does_not_say_it_what_it_may_have_delivered_counts(may_reach: int, delivered: int) -> None:
     marks = {0: checkpoint(0, 8, may_reach=may_reach)}
     assert seen(state(owned(A)), records=UNSAID, checkpoints=marks).partitions[0].delivered == delivered
 
@@ -236,9 +234,7 @@ OF_12: Final = queue(tuple(range(1, 13)), (50,) * 11)
         (OF_12, {}, 3, "74 messages of partitions 0, 1, 2, 4, 5, 6, 7, 8 and 3 more", "12 partitions"),
     ],
 )
-def test_a_partition_says_what_it_waits_for(
-    head: Head, done: dict[int, int], partition: int, what: str, had: str
-) -> None:
+def test_a_partition_says_what_it_awaits(head: Head, done: dict[int, int], partition: int, what: str, had: str) -> None:
     for known in (None, head.partitions):
         found = shown(head, done, known).partitions[partition]
         assert found.reason.partition("waits for ")[2] == f"{what} from when the queue had {had}"

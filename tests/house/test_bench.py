@@ -70,9 +70,7 @@ def test_a_missed_goal_says_whether_the_floor_of_the_same_rounds_misses_it_too()
     ]
 
 
-def test_all_lines_are_kept_beside_the_headlines_and_those_of_parts_that_were_not_measured_again_stay(
-    tmp_path: Path,
-) -> None:
+def test_all_lines_are_kept_beside_the_headlines_and_those_of_parts_not_measured_again_stay(tmp_path: Path) -> None:
     assert load(save(outcome(), tmp_path / "new")) == outcome()
     page = tmp_path / "benchmarks.md"
     write_document([outcome()], PARTS, page)

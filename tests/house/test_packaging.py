@@ -35,9 +35,7 @@ def test_the_wheel_holds_the_packages_two_modules_and_nothing_else(wheel: Path) 
     assert {f"{package}/py.typed" for package in PACKAGES} - names == set()
 
 
-def test_the_wheel_brings_the_command_the_licence_and_a_description_that_leads_nowhere_that_is_not_there(
-    wheel: Path,
-) -> None:
+def test_the_wheel_brings_the_command_the_licence_and_a_description_without_dead_links(wheel: Path) -> None:
     """The description has no link that means a file beside it, and every address is a whole one."""
     archive = zipfile.ZipFile(wheel)
     (folder,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}

@@ -159,9 +159,7 @@ def test_a_deletion_does_not_take_a_queue_created_meanwhile(world: World) -> Non
     assert read_flat(world.handle()) == [b"2"]
 
 
-def test_remains_of_a_deletion_that_was_cut_off_are_removed_and_nothing_of_a_queue_created_meanwhile(
-    world: World,
-) -> None:
+def test_remains_of_a_cut_off_deletion_are_removed_and_nothing_of_a_queue_created_meanwhile(world: World) -> None:
     queue = world.create()
     send(queue, values(1))
     queue.swap(None)

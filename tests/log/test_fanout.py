@@ -275,9 +275,7 @@ def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left
 
 
 @pytest.mark.conformance("DIS-10")
-def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_queue_gets_something(
-    half: World,
-) -> None:
+def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_queue_gets_it(half: World) -> None:
     """What it would get now it did not have then: it is neither dropped nor published without a word."""
     subscribe(half.handle("first"), "b")
     with pytest.raises(BatchRefused, match=r"queue 'first'.*batch 3 of writer 'query'.*value=b'3'"):

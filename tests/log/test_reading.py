@@ -52,9 +52,7 @@ def trim_and_collect(world: World, *before: int) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("trimmed_to", [30, 36, 45, 50])
-def test_a_partition_that_is_read_to_its_end_does_not_hinder_the_rest_after_a_loss(
-    world: World, trimmed_to: int
-) -> None:
+def test_a_partition_that_is_read_to_its_end_hinders_no_other_after_a_loss(world: World, trimmed_to: int) -> None:
     queue = world.create(2)
     keys = {partition_of(key.encode(), 2): key for key in ("a", "b", "c", "d")}
     for number in range(60):

@@ -87,9 +87,7 @@ SUBSCRIPTIONS = (
 
 
 @given(st.lists(st.lists(SUBSCRIPTIONS, max_size=4), max_size=4), TOPICS)
-def test_matching_is_what_trying_everything_says_for_one_and_for_many_together(
-    owners: list[list[str]], topic: str
-) -> None:
+def test_matching_is_what_trying_everything_says_for_one_and_for_many(owners: list[list[str]], topic: str) -> None:
     for each in {each for mine in owners for each in mine}:
         assert matches(checked_subscription(each), checked_topic(topic)) is brute_force(each, topic)
     wanted = [number for number, mine in enumerate(owners) if any(brute_force(each, topic) for each in mine)]

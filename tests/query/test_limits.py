@@ -103,9 +103,7 @@ def test_shares_add_up_are_in_proportion_and_starve_nobody(backlog: dict[int, in
 
 
 @given(LOGS, st.integers(1, 3), st.data())
-def test_under_the_smallest_limits_what_was_published_first_is_read_first(
-    log: Log, budget: int, data: st.DataObject
-) -> None:
+def test_under_least_limits_what_was_published_first_is_read_first(log: Log, budget: int, data: st.DataObject) -> None:
     """So a cold partition beside busy ones waits for nothing that comes later. What one publish brought is taken in
     turns: the partition of which least was read is first.
     """

@@ -265,9 +265,7 @@ def spoiled(place: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("how", ["701", "710", "777", "a file", "a link", "a dead link", "somebody else's"])
-def test_a_folder_that_is_not_this_users_alone_is_refused(
-    place: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_others_may_use_is_refused(place: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled(place, how, monkeypatch)
     for use in (lambda: Mailbox(NAMES, echo), lambda: ask({})):
         with pytest.raises(Invalid, match=f"{place}/.* is not a folder that only this user may enter: remove it"):

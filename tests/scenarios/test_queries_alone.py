@@ -94,9 +94,7 @@ def test_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked_and_at_a_higher_epoch(
-    alone: Stage,
-) -> None:
+def test_a_damaged_checkpoint_once_deleted_begins_at_the_groups_start_marked_at_a_higher_epoch(alone: Stage) -> None:
     """What `Corrupt` advises. An epoch that comes twice would make an older Spark checkpoint believe that it is still
     where it was; and what this query had delivered before, it must not deliver again without a mark.
     """

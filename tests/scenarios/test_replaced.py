@@ -89,9 +89,7 @@ def test_a_partition_that_lost_nothing_needs_no_message_twice(alone: Stage) -> N
 
 
 @OWNERSHIPS
-def test_a_checkpoint_that_is_newer_than_the_log_is_refused_for_whoever_begins_at_it(
-    stage: Stage, ownership: str
-) -> None:
+def test_a_checkpoint_newer_than_the_log_is_refused_for_whoever_begins_at_it(stage: Stage, ownership: str) -> None:
     query = made(stage, {"ownership": ownership}, 5, 5)
     put_back = stage.copy(HEAD)
     stage.publish(5, 5)
@@ -138,9 +136,7 @@ def test_a_query_without_a_group_is_told_too_and_may_go_on(alone: Stage, caplog:
 # --- what is no loss --------------------------------------------------------------------------------------------------
 
 
-def test_where_a_publish_cannot_be_told_any_more_it_says_so_once(
-    alone: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_a_publish_cannot_be_told_it_says_so_once(alone: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     query = made(alone, {"ownership": "none"}, 1)
     alone.publish(2)

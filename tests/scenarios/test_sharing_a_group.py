@@ -194,9 +194,7 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(staged:
 
 
 @pytest.mark.conformance("HAN-02", "HAN-04", "HAN-05")
-def test_a_handoff_waits_for_the_batch_that_is_planned_and_the_other_partition_is_delivered_meanwhile(
-    staged: Staged,
-) -> None:
+def test_a_handoff_waits_for_the_planned_batch_and_the_other_partition_is_delivered_meanwhile(staged: Staged) -> None:
     stage = staged(max_handoff_time_s=20.0)
     first = stage.query().begun(3, 3).plan()
     second = stage.query().begun().run()

@@ -27,9 +27,7 @@ def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage)
     assert alone.world.scheduler.steps - steps <= 10.0 / 0.05 + 2 * looks
 
 
-def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
-    alone: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_news_at_the_end_of_a_quiet_wait_are_not_forgotten(alone: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """When nothing tells the wait from one that was slept out."""
     query = alone.query("left", ownership="none").begun().drain()
     consumer = query._reader.process._consumer

@@ -228,9 +228,7 @@ def test_what_happened_though_no_answer_came_is_settled_by_reading_or_repeating(
 # --- news -------------------------------------------------------------------------------------------------------------
 
 
-def test_news_come_again_after_the_subscription_was_lost_and_none_of_others(
-    server: RedisServer, store: Ownership
-) -> None:
+def test_news_come_again_after_a_subscription_is_lost_and_no_others(server: RedisServer, store: Ownership) -> None:
     flow = open_redis(server, group=KEY)
     for listening in (store, flow):
         assert listening.wait_news(5) is None

@@ -266,9 +266,7 @@ def test_a_server_whose_authority_is_named_is_trusted(
         ("asks", TRUSTED, "ssl_certfile|TLS"),  # the refusal may come during the handshake or after it
     ],
 )
-def test_a_certificate_that_is_wrong_is_refused(
-    certificates: Path, used: str, files: dict[str, str], says: str
-) -> None:
+def test_a_wrong_certificate_is_refused(certificates: Path, used: str, files: dict[str, str], says: str) -> None:
     asks = used == "asks"
     with running(TlsRedis(certificates, "server" if asks else used, clients="yes" if asks else "no")) as server:
         error = refused_tls(server.tls_url(certificates, **files))

@@ -29,9 +29,7 @@ def taken(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @given(st.builds(list_of, types()) | st.builds(map_of, st.just(pa.int8()), types()), st.integers(0, 3), st.data())
-def test_what_lists_and_maps_that_are_null_hide_is_not_looked_at(
-    kind: pa.DataType, start: int, data: st.DataObject
-) -> None:
+def test_what_null_lists_and_maps_hide_is_not_looked_at(kind: pa.DataType, start: int, data: st.DataObject) -> None:
     rows = [data.draw(values(kind)) for _ in range(4)]
     part = pa.record_batch([hiding(pa.array(rows, kind), data.draw)], names=["a"]).slice(start)
     found = taken(part, pa.schema([("a", kind)]))

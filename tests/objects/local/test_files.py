@@ -32,9 +32,7 @@ def test_documents_are_json_that_a_person_can_read(store: LocalStore, root: Path
     assert json.loads((root / "q/empty").read_text()) == {"etag": empty}
 
 
-def test_an_idle_look_reads_no_more_than_the_etag(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_look_reads_only_the_etag(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pread, read = os.pread, list[int]()
     contents: list[bytes | dict[str, str]] = [b'{"x":"' + b"x" * 500_000 + b'"}', {"x": "y" * 8000}]
     etags = [store.swap(f"d{i}", content, expected=None) for i, content in enumerate(contents)]
