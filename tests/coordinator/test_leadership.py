@@ -221,7 +221,5 @@ QUIET: Final = replace(STATE, partitions={1: OWNED}, holddown_until_s=None)
         (QUIET, {"1": 2.0, "holddown": 3.0}, QUIET),
     ],
 )
-def test_a_state_gets_the_timers_that_are_known_better(
-    state: GroupState, deadlines_s: dict[str, float], then: GroupState
-) -> None:
+def test_a_state_gets_timers_known_better(state: GroupState, deadlines_s: dict[str, float], then: GroupState) -> None:
     assert with_timers(state, Timers(deadlines_s=deadlines_s)) == then

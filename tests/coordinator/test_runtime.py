@@ -324,9 +324,7 @@ def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
     ("ownership", "seen"),
     [("redis://h:6379/0", "billing redis"), ("rediss://h", "billing redis"), ("store", "billing store")],
 )
-def test_groups_are_seen_that_are_shared_by_this_ownership_and_those_of_which_nobody_said_it(
-    ownership: str, seen: str
-) -> None:
+def test_groups_are_seen_of_this_ownership_and_those_of_which_nobody_said_it(ownership: str, seen: str) -> None:
     world = World(partitions=1)  # with a group of which nobody said it
     for group, kind in {"none": "none", "store": "store", "redis": "redis://elsewhere:1/0"}.items():
         groups.create_group(world.queue, group, [0], ownership=kind)

@@ -123,9 +123,7 @@ def test_a_flood_of_news_is_looked_at_ten_times_a_second(turns: Turns, entry: Jo
     assert 18 <= looks <= 27
 
 
-def test_pauses_after_failures_grow_are_not_cut_short_and_the_same_trouble_is_told_once_a_minute(
-    turns: Turns, entry: Job
-) -> None:
+def test_pauses_after_failures_grow_uncut_and_the_same_trouble_is_told_once_a_minute(turns: Turns, entry: Job) -> None:
     pauses = []
     for _ in range(8):
         entry.failed("away")
@@ -227,9 +225,7 @@ def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself(t
 
 @pytest.mark.parametrize("error", [None, Unavailable("the store is away (test)")])
 @pytest.mark.parametrize("fails", [False, True])
-def test_at_the_end_what_runs_comes_to_its_end_and_leases_are_given_up(
-    turns: Turns, error: Exception | None, fails: bool
-) -> None:
+def test_at_the_end_what_runs_ends_and_leases_are_given_up(turns: Turns, error: Exception | None, fails: bool) -> None:
     def step() -> float:
         steps.append(0.0)
         if fails:

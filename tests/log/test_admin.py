@@ -30,9 +30,7 @@ def test_of_all_who_create_a_queue_the_first_wins(world: World, meanwhile: bool)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_creation_or_deletion_whose_request_or_answer_is_lost_is_made_once(
-    world: World, when: Literal["before", "after"]
-) -> None:
+def test_a_creation_or_deletion_of_lost_calls_is_made_once(world: World, when: Literal["before", "after"]) -> None:
     hooked = world.hooked(when, "swap", lost)
     queue = admin.create_queue(hooked, "default", "orders", 3, None, world.clock.effects())
     assert queue.head == head_of(world.store)

@@ -111,9 +111,7 @@ def test_a_change_whose_request_or_answer_is_lost_is_made_once(
 
 
 @pytest.mark.parametrize("meanwhile", CHANGES.values(), ids=CHANGES)
-def test_a_change_keeps_what_another_changes_meanwhile(
-    world: World, queue: QueueLog, change: Change, meanwhile: Change
-) -> None:
+def test_a_change_keeps_what_another_changes(world: World, queue: QueueLog, change: Change, meanwhile: Change) -> None:
     change.do(world.meeting("before", "swap", lambda: meanwhile.do(world.handle(), "theirs")), "mine")
     head = head_of(world.store)
     assert change.seen(head, "mine")
@@ -141,9 +139,7 @@ def test_what_is_so_already_is_not_written(world: World, queue: QueueLog, change
 
 @pytest.mark.parametrize("during", [False, True])
 @pytest.mark.parametrize("again", [False, True])
-def test_another_queue_of_the_name_is_not_changed(
-    world: World, queue: QueueLog, change: Change, during: bool, again: bool
-) -> None:
+def test_another_queue_is_not_changed(world: World, queue: QueueLog, change: Change, during: bool, again: bool) -> None:
     def replaced() -> None:
         admin.delete_queue(world.handle())
         if again:

@@ -68,9 +68,7 @@ def send_rows(queue: QueueLog, rows: Sequence[tuple[str | None, bytes]], *, head
 
 
 @pytest.mark.parametrize(("alternate", "most", "least"), [("headers", 9, 1), ("counts", 60, 28)])
-def test_where_publishes_alternate_in_the_middle_what_can_be_joined_is(
-    world: World, alternate: str, most: int, least: int
-) -> None:
+def test_where_publishes_alternate_what_can_be_joined_is(world: World, alternate: str, most: int, least: int) -> None:
     """With headers go those without. Of two counts of partitions none go together, and a run that has some breaks its
     promise as a whole: what lies beside them gains as ever.
     """
@@ -104,9 +102,7 @@ ACTION = st.one_of(
 @pytest.mark.conformance("DIS-02")
 @examples(60)
 @given(actions=st.lists(ACTION, min_size=5, max_size=60), rng=st.randoms(use_true_random=False))
-def test_any_history_stays_what_it_was_whatever_is_compacted(
-    actions: Sequence[tuple[str, Any, Any]], rng: random.Random
-) -> None:
+def test_any_history_stays_whatever_is_compacted(actions: Sequence[tuple[str, Any, Any]], rng: random.Random) -> None:
     """Runs of any size at any depth, of any messages; each key's lie in its partition as they were published."""
     world = World()
     world.sizes = LogSizes(inline_entries=4, fan_out=3)

@@ -138,9 +138,7 @@ def test_every_queue_gets_what_it_attracts_once_with_the_order_of_every_key(
         (Message("eu", b"x" * 101), "the message of row 4 has 104 bytes (key, value and headers), queue 'small'"),
     ],
 )
-def test_a_message_that_cannot_be_published_is_named_by_its_row_and_nothing_is_left(
-    world: World, bad: Message, said: str
-) -> None:
+def test_a_message_that_cannot_be_published_is_named_and_nothing_is_left(world: World, bad: Message, said: str) -> None:
     """Whether or not others of its batch went to that queue, and whatever others take."""
     make(world, archive=["us"])
     subscribe(world.create(1, "small", QueueConfig(max_message_bytes=100)), "eu")

@@ -155,7 +155,7 @@ def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) ->
 
 
 @plain_or_not
-def test_what_was_staged_below_the_floor_is_refused_but_a_repetition_is_one(
+def test_what_was_staged_below_the_floor_is_refused_no_repetition(
     world: World, identity: PublishIdentity | None
 ) -> None:
     queue = world.create(1)
@@ -203,7 +203,7 @@ def publish_staged(queue: QueueLog, stage: Stage, segments: Sequence[StagedSegme
 @pytest.mark.conformance("RES-01")
 @pytest.mark.parametrize("run_bytes", [RUN_BYTES, 500])
 @pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (1, 2), (5, 1)])
-def test_what_was_staged_for_another_count_is_placed_again_in_order(
+def test_what_was_staged_for_another_count_is_placed_again(
     world: World, before: int, after: int, run_bytes: int
 ) -> None:
     """Also where the slices of a partition are of several runs."""

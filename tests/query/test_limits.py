@@ -137,9 +137,7 @@ def test_bytes_stay_within_the_budget_but_for_the_oldest_message_which_is_always
 
 
 @given(LOGS, st.integers(1, 5000), st.integers(1, 100))
-def test_batches_under_both_limits_read_everything_once_in_a_bounded_number(
-    log: Log, most_bytes: int, most_messages: int
-) -> None:
+def test_so_many_batches_under_both_limits_read_everything_once(log: Log, most_bytes: int, most_messages: int) -> None:
     at = dict.fromkeys(log.ends, 0)
     for _ in range(sum(log.ends.values())):
         if at == log.ends:
@@ -209,7 +207,7 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none(in_ha
         (Boundary(offsets={0: 10, 1: 0}), "names offset 10 of partition 0, which ends at 9"),
     ],
 )
-def test_a_place_is_the_heads_the_logs_or_the_users_who_names_every_partition(
+def test_a_place_is_the_heads_the_logs_or_a_users_of_all_partitions(
     place: Boundary, found: dict[int, int] | str
 ) -> None:
     def resolve() -> dict[int, int]:

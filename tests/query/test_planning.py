@@ -210,9 +210,7 @@ def test_the_encoding_is_this_one() -> None:
 
 
 @given(ENDS, st.randoms())
-def test_equal_ends_have_one_text_which_a_trip_through_sparks_log_does_not_change(
-    end: BatchEnd, order: random.Random
-) -> None:
+def test_equal_ends_have_one_text_and_keep_it_through_sparks_log(end: BatchEnd, order: random.Random) -> None:
     shuffled = list(end.spans.items())
     order.shuffle(shuffled)
     assert text(structs.replace(end, spans=dict(shuffled))) == text(end)
@@ -251,7 +249,7 @@ MALFORMED = [
         *(({k: v for k, v in ALONE.items() if k != gone}, Corrupt, gone) for gone in ("queue", "group", "flow")),
     ],
 )
-def test_an_offset_of_elsewhere_is_refused_and_a_malformed_one_corrupt(
+def test_an_offset_of_elsewhere_is_refused_a_malformed_one_corrupt(
     raw: object, error: type[PartqError], says: str
 ) -> None:
     with pytest.raises(error, match=says):

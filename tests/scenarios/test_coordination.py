@@ -170,9 +170,7 @@ LAST: Final = Event(14.0, "restore", "query", number=2)
     ("sink", "harm", "seed"),
     [*((*each, 0) for each in product(SINKS, HARMS)), ("fan-out", LAST, 6), ("fan-out", LAST, 9)],
 )
-def test_where_sparks_checkpoint_is_not_what_it_was_rows_are_refused_and_never_dropped(
-    sink: str, harm: Event, seed: int
-) -> None:
+def test_where_sparks_checkpoint_is_another_rows_are_refused_never_dropped(sink: str, harm: Event, seed: int) -> None:
     """A person does what refusals say."""
     alone = replace(CALM, seed=seed, flows=(), queries=("query",), messages=40, query=QueryPlan(sink=sink))
     world = played(alone, harm)

@@ -274,9 +274,7 @@ def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_in_the_next(
-    alone: Stage, again: bool
-) -> None:
+def test_who_takes_partitions_of_a_group_removed_meanwhile_says_nothing_in_the_next(alone: Stage, again: bool) -> None:
     """A query alone has looked at the head, and takes its partitions when the group is another one, or none."""
     query = one(alone, "left", startingOffsets="earliest").begun(4, 4)
     held = alone.hold("swap", "checkpoint/0", by="left")

@@ -123,9 +123,7 @@ def test_the_first_flow_that_joins_says_how_and_the_second_is_held_to_it(stage: 
 
 
 @pytest.mark.parametrize(("before", "after"), [("none", "store"), ("store", "redis://elsewhere:6379/0")])
-def test_a_live_query_sees_that_its_group_is_shared_otherwise_before_it_delivers(
-    stage: Stage, before: str, after: str
-) -> None:
+def test_a_live_query_sees_before_it_delivers_that_its_group_is_shared(stage: Stage, before: str, after: str) -> None:
     """It was idle for so long that nobody could know that it lives."""
     query = stage.query("a", ownership=before).begun().run()
     stage.publish(2, 2)

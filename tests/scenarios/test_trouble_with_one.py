@@ -46,7 +46,7 @@ def idle(stage: Stage, *messages: int) -> Query:
 
 @pytest.mark.conformance("REB-15", "HAN-04")
 @pytest.mark.parametrize("error", [Corrupt, Invalid, Unavailable])
-def test_a_paused_partition_that_the_leader_cannot_read_holds_up_no_other(
+def test_a_paused_partition_that_cannot_be_read_holds_up_no_other(
     staged: Staged, error: type[partq.PartqError]
 ) -> None:
     stage = staged(max_handoff_time_s=2.0, partitions=4)

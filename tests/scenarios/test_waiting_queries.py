@@ -60,9 +60,7 @@ def paid(staged: Staged) -> Stage:
 
 
 @pytest.mark.parametrize("change", ["rewound", "resized"])
-def test_a_query_alone_looks_seldom_where_that_is_paid_for_and_notices_changes_as_soon_as_ever(
-    paid: Stage, change: str
-) -> None:
+def test_a_query_alone_looks_seldom_where_that_is_paid_for_and_notices_changes_soon(paid: Stage, change: str) -> None:
     query = paid.query("alone", ownership="none", checkpointInterval="10s").begun().run()
     paid.publish(4, 3)
     paid.until(lambda: [paid.offset(p) for p in (0, 1)] == [4, 3])

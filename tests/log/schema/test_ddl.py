@@ -96,7 +96,7 @@ def spark_nested(word: str, depth: int) -> str:
 
 @pytest.mark.parametrize("form", [arrow_nested, spark_nested])
 @pytest.mark.parametrize("word", ["ARRAY", "MAP", "STRUCT"])
-def test_schemas_of_other_programs_are_nested_as_deep_and_no_deeper(
+def test_foreign_schemas_are_nested_as_deep_and_no_deeper(
     form: Callable[[str, int], str | pa.Schema], word: str
 ) -> None:
     """Far deeper than Python can call, too."""

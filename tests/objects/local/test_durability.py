@@ -130,7 +130,7 @@ class FailingFolder:
         monkeypatch.setattr(os, "fsync", sync)
 
 
-def test_a_creation_that_meets_its_own_link_syncs_its_folder(
+def test_a_creation_that_meets_its_link_syncs_it(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.create("q/first", b"x")
