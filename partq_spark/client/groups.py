@@ -371,10 +371,12 @@ def _unfinished(steps: Sequence[RewindStep], outcome: RewindOutcome) -> str:
     done = [each.after for each in outcome.done]
     numbers = [each.partition for each in done]
     left = [step.partition for step in steps if step.is_needed and step.partition not in numbers]
-    so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing was changed"
+    so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing else was changed"
     if left:
         which = " ".join(f"--partition {number}" for number in left)
-        return f"partition {left[0]} was not rewound, {so_far}: {outcome.error}; repeat the command with {which}"
+        is_known = not isinstance(outcome.error, Unavailable)
+        how = "was not rewound" if is_known else "may not be rewound (`partq checkpoints` shows it)"
+        return f"partition {left[0]} {how}, {so_far}: {outcome.error}; repeat the command with {which}"
     again = f"--partition {done[0].partition} --to {done[0].offset}" if done else "the same options"
     return (
         f"{so_far}, but the queue's head could not be told, so that flows may not notice: {outcome.error}; repeat "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore, Rewound
 from partq_spark.group.lifecycle import GroupProgress
 from partq_spark.group.model import Checkpoint, Owner
@@ -105,13 +105,12 @@ def planned_rewind(
             continue
         to = _target(goal, number, checkpoint.offset, head, times)
         _check(queue, number, to, checkpoint.offset, at(head.earliest, number))
-        end = at(head.next, number)
         steps.append(
             RewindStep(
                 partition=number,
                 acknowledged=checkpoint.offset,
                 to=to,
-                end=end,
+                end=at(head.next, number),
                 owner=checkpoint.owner,
                 is_lost=checkpoint.origin is not None and is_lost(checkpoint.origin),
             )
@@ -122,39 +121,36 @@ def planned_rewind(
 
 
 def carry_out(queue: QueueLog, checkpoints: CheckpointStore, group: str, steps: Sequence[RewindStep]) -> RewindOutcome:
-    """Rewind, partition by partition, and count it in the head. What fails ends it; what was done before is counted.
+    """Rewind, partition by partition, and count it in the head. What fails, or Ctrl-C, ends it, and counts.
 
-    It is counted also if nothing was left to do: the process that did it may have died before this. A trim that had
-    read the checkpoints before may have landed until it was counted, and none does after: what that took is `gone`.
+    It is counted also if nothing seems done: a swap's answer may have been lost, and who did all of it may have died
+    before this. A trim that had read the checkpoints before may have landed until it was counted, and none does after:
+    what that took is `gone`.
     """
     done: list[Rewound] = []
-    failed: PartqError | None = None
-    for step in steps:
-        if not step.is_needed:
-            continue
-        try:
-            done.append(checkpoints.rewind(step.partition, step.to))
-        except PartqError as error:
-            failed = error
-            break
-    if done or failed is None:
-        try:
-            groups.count_rewind(queue, group)
-        except PartqError as error:
-            failed = failed or error
-    return RewindOutcome(done=tuple(done), error=failed, gone=gone(queue.head, steps, done))
+    failed: PartqError | KeyboardInterrupt | None = None
+    try:
+        # What came before an error stays in `done`.
+        done.extend(checkpoints.rewind(step.partition, step.to) for step in steps if step.is_needed)
+    except (PartqError, KeyboardInterrupt) as error:
+        failed = error
+    try:
+        groups.count_rewind(queue, group)
+    except (PartqError, KeyboardInterrupt) as error:
+        failed = failed or error
+    why = Unavailable("interrupted") if isinstance(failed, KeyboardInterrupt) else failed
+    return RewindOutcome(done=tuple(done), error=why, gone=gone(queue.head, steps, done))
 
 
 def gone(head: Head, steps: Sequence[RewindStep], done: Sequence[Rewound]) -> tuple[Gone, ...]:
     """Guard: what a trim took between the reading of the head that was planned by and the counting of the rewind."""
     ended = {step.partition for step in steps if not step.is_needed}  # by an earlier try
     ended |= {each.after.partition for each in done}
-    found = (
+    return tuple(
         Gone(partition=step.partition, start=step.to, end=at(head.earliest, step.partition))
         for step in steps
         if step.partition in ended and step.to < at(head.earliest, step.partition)
     )
-    return tuple(found)
 
 
 def _target(goal: Goal, partition: int, acknowledged: int, head: Head, times: Sequence[int]) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from typing import Any
 
 import pytest
 
@@ -214,9 +215,7 @@ def test_a_queue_with_the_name_of_a_command(partq: Partq) -> None:
         ("--to-timestamp LAST", [(0, 8, 8, 0), (1, 5, 5, 0)]),
     ],
 )
-def test_a_rewind_says_what_comes_again_and_marks_it(
-    group: Group, goal: str, moves: list[tuple[int, int, int, int]]
-) -> None:
+def test_a_rewind_says_what_comes_again_marked(group: Group, goal: str, moves: list[tuple[int, int, int, int]]) -> None:
     """For each partition: from where, to where, and how many messages come again. Without --yes it only says so."""
     group.partq("publish", "orders", stdin='{"key": "k", "value": "late"}')
     words = goal.replace("LAST", max(each["timestamp"] for each in group.partq.browse("orders"))).split()
@@ -260,19 +259,27 @@ def failing(*_: object, **__: object) -> None:
     raise api.Unavailable("the store is away (test)")
 
 
-def test_where_one_partition_fails_it_says_how_far_it_came(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+CUT_OFF = [
+    (1, failing, "0 is rewound: the store is away (test); repeat the command with --partition 1"),
+    (0, interrupted, "nothing else was changed: interrupted; repeat the command with --partition 0 --partition 1"),
+]
+
+
+@pytest.mark.parametrize(("number", "fails", "said"), CUT_OFF)
+def test_a_rewind_that_is_cut_off_says_how_far_it_came(group: Group, number: int, fails: Any, said: str) -> None:
     really = pkgutil.resolve_name(STORE)
-    with monkeypatch.context() as patch:
-        patch.setattr(STORE, lambda *given, **more: (failing if given[1] == 1 else really)(*given, **more))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STORE, lambda *given, **more: (fails if given[1] == number else really)(*given, **more))
         result = group.partq(*REWIND, "--to", "3", "--yes", code=1)
-    assert result.stderr == (
-        "Error: partition 1 was not rewound, 0 is rewound: the store is away (test); repeat the command with "
-        "--partition 1\n"
-    )
-    assert "Rewound 1 partition " in result.stdout
-    assert (group.offsets(), group.rewinds) == ({0: 3, 1: 5}, 1), "what was done is counted"
+    told = f"Error: partition {number} may not be rewound (`partq checkpoints` shows it), {said}\n"
+    assert (result.stderr, f"Rewound {number} partition " in result.stdout) == (told, number == 1)
+    assert (group.offsets(), group.rewinds) == ({0: 3 if number else 8, 1: 5}, 1), "counted, whatever was done"
     group.partq(*REWIND, "--to", "3", "--yes", "--partition", "1")
-    assert group.offsets() == {0: 3, 1: 3}
+    assert group.offsets()[1] == 3
 
 
 def test_a_head_that_cannot_be_told_is_told_of(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
