@@ -191,9 +191,9 @@ class Altering(Handle):
         if not dry_run and before.partitions != after.partitions:
             try:
                 groups = group_plans(queue, after)
-            except Unavailable as error:  # the queue has been altered, which is what counts
-                groups = None
-                _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
+            except (Unavailable, KeyboardInterrupt) as error:  # the queue has been altered, which is what counts
+                groups, why = None, str(error) or "interrupted"
+                _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, why)
         changed = None
         if before.columns is not None and after.columns is not None and (alters_columns or schema is not None):
             changed = _column_changes(before.columns, after.columns)
@@ -215,16 +215,15 @@ class Altering(Handle):
 
 def _column_changes(before: Columns, after: Columns) -> SchemaAlteration:
     """From one version of a queue's columns to a later one."""
-    widened = (
-        Change(name=column.name, from_=column.type_at(before.version), to=column.type)
-        for column in after.columns
-        if column.since <= before.version and column.type_at(before.version) != column.type
-    )
     return SchemaAlteration(
         from_=before.ddl,
         to=after.ddl,
         added=tuple(str(column) for column in after.columns if column.since > before.version),
-        widened=tuple(widened),
+        widened=tuple(
+            Change(name=column.name, from_=column.type_at(before.version), to=column.type)
+            for column in after.columns
+            if column.since <= before.version and column.type_at(before.version) != column.type
+        ),
     )
 
 
