@@ -189,7 +189,8 @@ def _as_one_line() -> Iterator[None]:
     except Exception as error:  # whatever it is, a person gets one line and the way to more
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
             end_unread()
-        raise _failure(f"{type(error).__name__}: {error} (PARTQ_DEBUG=1 shows where)", error) from error
+        done = ctx.meta.get("partq.done", "") if (ctx := click.get_current_context(silent=True)) else ""
+        raise _failure(f"{done}{type(error).__name__}: {error} (PARTQ_DEBUG=1 shows where)", error) from error
 
 
 def _failure(message: str, error: BaseException) -> click.ClickException:

@@ -96,6 +96,7 @@ def publish(
             raise click.ClickException("interrupted: nothing was published") from None
         with _uninterrupted(publish_id):
             report = made.commit()
+            click.get_current_context().meta["partq.done"] = "published, do not repeat it; then came "
             yield Answer(_document(report))
             yield _published(report, where, publish_id, read, time.monotonic() - begun_s)
 

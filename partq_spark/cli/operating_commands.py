@@ -42,9 +42,11 @@ _Offsets = Annotated[dict[Whole, Whole], msgspec.Meta(min_length=1)]
 
 
 def _offsets(text: str) -> dict[int, int]:
+    from partq_spark.client.readers import ExactDecoder
+
     try:
-        return msgspec.json.decode(text, type=_Offsets)
-    except (msgspec.MsgspecError, ValueError):  # or half a surrogate pair
+        return msgspec.convert(ExactDecoder().decode(text), type=_Offsets, str_keys=True)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         said = f'{text!r} is not allowed: give JSON that names partitions and offsets, such as {{"0": 12, "1": 7}}'
         raise Invalid(said) from None
 

@@ -152,7 +152,7 @@ def _taken(kinds: Iterable[_Kind], name: str, value: Any) -> Any:
         except (TypeError, ValueError, OverflowError):
             continue
     allowed = " or ".join(dict.fromkeys(kind.said for kind in kinds))
-    raise Invalid(f"{name}={shown(value)} is not allowed: give {allowed}")
+    raise WrongUse(f"{name}={shown(value)} is not allowed: give {allowed}")
 
 
 # --- what annotations stand for ---------------------------------------------------------------------------------------

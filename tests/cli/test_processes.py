@@ -60,13 +60,12 @@ STREAMS = [
     ("publish orders --publish-id done <&-", 0, ""),
     ("queue --help >/dev/full", 1, "Error: OSError: [Errno 28] "),
     ("browse orders --json >/dev/full", 1, "Error: OSError: [Errno 28] "),
+    ("publish orders --file messages.jsonl >/dev/full", 1, "Error: published, do not repeat it; then came OSError: "),
 ]
 
 
 @pytest.mark.parametrize(("words", "code", "told"), STREAMS)
-def test_a_standard_stream_that_is_closed_or_full_is_told_in_one_line_or_not_missed(
-    orders: Partq, words: str, code: int, told: str
-) -> None:
+def test_a_stream_that_is_closed_or_full_is_told_or_not_missed(orders: Partq, words: str, code: int, told: str) -> None:
     (orders.store.parent / "messages.jsonl").write_text(json_lines([{"value": "x"}]))
     orders("publish", "orders", "--publish-id", "done", stdin=json_lines([{"value": "x"}]))
     before = files(orders.store)
