@@ -37,6 +37,7 @@ class Actions:
         self._place = place
         self._access = access
         self._answer = answer
+        self._rewinding = asyncio.Lock()  # a double click is one request after the other
         self.routes = [
             Route("/queues/{queue}/alter", self._alter, methods=["GET", "POST"]),
             Route("/queues/{queue}/groups/{group}/rewind", self._rewind, methods=["GET", "POST"]),
@@ -75,15 +76,21 @@ class Actions:
         given, really, named = goal(form), form.get("step") == REALLY, form.get("name", "").strip() == group
         ownership = await asyncio.to_thread(self._place.ownership_of, queue, group)
         rewind = partial(queue.rewind, group, **given, ownership=ownership)
-        unfinished, made = "", await asyncio.to_thread(rewind, dry_run=True)
-        ask = sum(each.messages for each in made.partitions) > MOST_UNASKED
-        if really and ask and not named:
-            really, unfinished = False, f"Type the name of the group, {group}: more than {MOST_UNASKED:,} come again."
-        if really:
-            try:
-                made = await asyncio.to_thread(rewind, dry_run=False)
-            except client.RewindUnfinished as error:
-                made, unfinished = error.rewind, str(error)
+        async with self._rewinding:
+            there = (await asyncio.to_thread(queue.checkpoints, group)).partitions
+            # Of each rewind and handoff: what was applied once is not applied again, however far the group is by then.
+            seen = str(sum(each.epoch for each in there if isinstance(each, client.PartitionCheckpoint)))
+            unfinished, made = "", await asyncio.to_thread(rewind, dry_run=True)
+            ask = sum(each.messages for each in made.partitions) > MOST_UNASKED
+            if really and "by" in given and form.get("seen") != seen:
+                really, unfinished = False, "The group was rewound or handed over since this was shown: look again."
+            if really and ask and not named:
+                really, unfinished = False, f"Type the group's name, {group}: more than {MOST_UNASKED:,} come again."
+            if really:
+                try:
+                    made = await asyncio.to_thread(rewind, dry_run=False)
+                except client.RewindUnfinished as error:
+                    made, unfinished = error.rewind, str(error)
         told = words.rewound(made, queue, finished=not unfinished) if really else ""
         if not really:
             told = f"Would deliver {words.comes_again(made, queue)}. Nothing was changed."
@@ -91,7 +98,7 @@ class Actions:
             request,
             "rewind.html",
             **shown,
-            form=form,
+            form=form | {"seen": seen},
             steps=made.partitions[:MOST_SHOWN],
             told=told,
             notes=[each for each in (unfinished, *made.notes) if each],

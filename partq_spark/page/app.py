@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import islice
 from typing import Final
 from urllib.parse import urlencode
 
@@ -38,6 +37,7 @@ HEADERS: Final = {
 
 MOST_MESSAGES: Final = 100
 MESSAGES: Final = 20
+MOST_VALUE_BYTES: Final = 256 * 1024 * 1024  # of the messages of one page
 STATIC_S: Final = 31_536_000  # a name says what the file holds, so a year is not too long
 SESSION_S: Final = 12 * 3600
 FIRST_LOOK_S: Final = 15.0
@@ -141,9 +141,10 @@ class Page:
             raise Invalid("an offset to begin at goes with neither a key nor a time: leave one out")
 
         def look() -> client.Found:
+            most = min(limit, max(MOST_VALUE_BYTES // queue.publication().max_message_bytes, 1))
             if start is None:
-                return client.search_messages(queue, key=key or None, partition=partition, before=before, limit=limit)
-            found = tuple(islice(queue.browse(partition=partition, start=start, limit=limit), limit))
+                return client.search_messages(queue, key=key or None, partition=partition, before=before, limit=most)
+            found = tuple(queue.browse(partition=partition, start=start, limit=most))
             return client.Found(messages=found, before=None, looked_at=len(found))
 
         async with self._browsing:
@@ -217,8 +218,7 @@ class Page:
     async def _refuse(self, request: Request, error: Exception) -> Response:
         status = next((code for kind, code in STATUS_OF.items() if isinstance(error, kind)), 500)
         if request.method == "POST" and status == 404:
-            back = request.url.path
-            return self._said(request, 400, "Refused", str(error), back=back)
+            return self._said(request, 400, "Refused", str(error), back=request.url.path)
         return self._said(request, status, "Not shown", str(error))
 
     async def _miss(self, request: Request, error: Exception) -> Response:

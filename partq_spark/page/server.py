@@ -10,6 +10,7 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from partq_spark.base.errors import Unavailable
 
@@ -17,6 +18,21 @@ MOST_CONNECTIONS: Final = 400
 BACKLOG: Final = 128
 CLOSE_S: Final = 2
 START_S: Final = 20.0
+
+
+class _Impatient(H11Protocol):
+    """Ends a connection over which no request comes, or not all of it: uvicorn waits for ever, and for so many only."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._hurry()
+
+    def _hurry(self, before: object = None) -> None:
+        now = (self.cycle, getattr(self.cycle, "more_body", True) or self.cycle.response_complete)
+        if now == before and now[1]:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(self.timeout_keep_alive, self._hurry, now)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -46,6 +62,7 @@ class Server:
             log_config=None,
             access_log=False,
             log_level="warning",
+            http=_Impatient,
             interface="asgi3",
             lifespan="off",
             proxy_headers=False,  # the client is the one that connects, not one that a header names
@@ -59,12 +76,12 @@ class Server:
         self._server = _Uvicorn(config, ending)
 
     def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C."""
+        """Serve until SIGTERM or Ctrl-C, or, in a thread, `close`."""
         self._server.run([self._socket])
 
     def start(self) -> None:
         """Serve in a thread that ends with the process. Returns when requests are answered."""
-        threading.Thread(target=self._run_in_thread, name="page", daemon=True).start()
+        threading.Thread(target=self.run, name="page", daemon=True).start()
         waited = threading.Event()
         for _ in range(int(START_S / 0.01)):
             if self._server.started:
@@ -75,9 +92,6 @@ class Server:
     def close(self) -> None:
         """Stop answering."""
         self._server.should_exit = True
-
-    def _run_in_thread(self) -> None:
-        asyncio.run(self._server.serve([self._socket]))
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partialmethod
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
 
 import partq
 from tests.page.conftest import TOKEN, Answer, Served, acknowledge, publish, serving
@@ -113,6 +117,8 @@ def test_messages_are_shown_newest_first_page_by_page_and_nothing_is_taken(page:
     text = page.get(f"/queues/orders/messages?partition={full}&from=2&limit=3").text
     assert rows(text) == [(full, 2), (full, 3), (full, 4)]
     assert "from=5" in text  # further on
+    orders.alter(max_message_bytes=100_000_000)
+    assert [len(rows(page.get(f"{MESSAGES}?limit=9{more}").text)) for more in ("", "&from=0")] == [2, 2]
     assert [each.acknowledged for each in orders.status("billing").partitions] == [0, 0, 0, 0]
 
 
@@ -227,6 +233,16 @@ def test_behind_tls_the_cookie_is_sent_over_tls_alone(locked: Served, headers: d
     assert "Secure" in answer.headers["set-cookie"]
 
 
+def test_who_asks_for_nothing_is_not_waited_for(orders: partq.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn.Config, "__init__", partialmethod(uvicorn.Config.__init__, timeout_keep_alive=0.3))
+    half = "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+    with serving(orders.store, token=TOKEN) as page:
+        for said in ("", "GET", half, f"{half}\r\n"):
+            with socket.create_connection(("127.0.0.1", page.port), 15.0) as one:
+                one.sendall(said.encode())
+                assert one.recv(1) == b"", said
+
+
 # --- who may act ------------------------------------------------------------------------------------------------------
 
 
@@ -271,8 +287,15 @@ def test_a_rewind_of_many_messages_asks_for_the_name_of_the_group(orders: partq.
     assert "type the name of the group" not in sent(to="by", value="1")
     for name in ("", "other"):
         told = sent(step="do", name=name)
-        assert "Type the name of the group, billing: more than 10,000 come again." in told
+        assert "Type the group&#39;s name, billing: more than 10,000 come again." in told
         assert orders.checkpoints("billing").lag == 0
+    seen = re.findall(r'name="seen" value="(\d+)"', sent(to="by", value="1"))[0]
+    form, headers = {"to": "by", "value": "1", "step": "do", "seen": seen}, {"Authorization": f"Bearer {TOKEN}"}
+    with serving(orders.store, token=TOKEN, actions=True) as page, ThreadPoolExecutor(2) as pool:
+        for lag in (4, 0):  # a double click, and the page loaded again when what it did is over
+            told = "".join(pool.map(lambda _: page.post(REWIND, form, **headers).text, "12"))
+            assert (told.count("was rewound or handed over"), orders.checkpoints("billing").lag) == (1 + (not lag), lag)
+            acknowledge(orders)
     sent(step="do", name="billing")
     assert orders.checkpoints("billing").lag == 10_040
 
@@ -307,9 +330,7 @@ HOSTILE = ["%3Cscript%3Ealert(1)%3C%2Fscript%3E", "..%2f..%2fetc", "%1b[31m", "x
         (REWIND, {"to": "earliest", "partitions": "1, x"}, NUMBER + " from 0"),
     ],
 )
-def test_what_is_not_there_or_cannot_be_done_is_said(
-    locked: Served, path: str, fields: dict[str, str] | None, said: str
-) -> None:
+def test_what_is_not_there_or_cannot_be_is_said(locked: Served, path: str, fields: Any, said: str) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = locked.get(path, **headers) if fields is None else locked.post(path, fields, **headers)
     assert answer.status == (404 if fields is None else 400)
