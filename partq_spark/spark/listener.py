@@ -199,7 +199,7 @@ class _Query:
     running: bool = True
     failures: int = 0
     batches: int = 0
-    last_batch: int | None = None
+    last_batch: tuple[str, int] | None = None  # of which checkpoint; with a new one batch 0 comes again
     rows: int = 0
     phases_s: dict[str, float] = field(default_factory=dict)
     durations: Histogram = field(default_factory=lambda: Histogram(DURATION))
@@ -228,9 +228,10 @@ class QueryMetrics:
             query = self._query(str(progress.id), progress.name)
             query.at_s = self._time_s()
             query.lags = lags
-            if progress.batchId == query.last_batch:
+            batch = (str(progress.id), progress.batchId)
+            if batch == query.last_batch:
                 return  # a trigger without a batch
-            query.last_batch = progress.batchId
+            query.last_batch = batch
             query.batches += 1
             query.rows += progress.numInputRows
             query.durations.observe(took_ms.get("triggerExecution", 0) / 1000)
@@ -242,6 +243,7 @@ class QueryMetrics:
         """A query was stopped, has done its work, or failed."""
         with self._lock:
             query = self._query(identity, None)
+            self._names.pop(identity, None)  # one that always begins with a new checkpoint has many
             query.running = False
             query.failures += failed
             query.lags = {}

@@ -130,6 +130,11 @@ def test_a_query_is_told_as_its_progress_says_each_batch_once_until_its_end(hear
     heard.metrics.ended("one", failed=False)
     assert heard.value("failures_total", **query) == 1
     assert heard.value("batches_total", **query) == 2, "the last batch was repeated"
+    heard.metrics.started("two", "billing job")
+    heard.progressed(id="two", name="billing job", batchId=1)
+    heard.metrics.ended("two", failed=True)
+    assert (heard.value("batches_total", **query), heard.value("failures_total", **query)) == (3, 2), "a new checkpoint"
+    assert not heard.metrics._names, "what has ended is not kept"
 
 
 def test_queries_and_partitions_have_bounds(heard: Told) -> None:
@@ -226,9 +231,7 @@ def hear(*sources: Any) -> None:
     PartqListener().onQueryProgress(SimpleNamespace(progress=progress(*sources)))  # type: ignore[arg-type] # as far as it looks
 
 
-def test_a_batch_that_the_program_traced_gets_its_acknowledgement_and_another_a_span_with_its_times(
-    traces: Traces,
-) -> None:
+def test_a_batch_that_the_program_traced_gets_its_acknowledgement_and_another_a_span_with_times(traces: Traces) -> None:
     """An empty batch is told of by nothing, and what the program traced of it is not kept."""
     for rows in (3, 0):
         tracing.PROCESSED.note(MicroBatch("one", 7), traced(5, 6))
@@ -261,9 +264,7 @@ def test_a_batch_that_the_program_traced_gets_its_acknowledgement_and_another_a_
         ([source(**GROUP), idle(queue="paid", **GROUP)], ["process orders", "ack orders"]),
     ],
 )
-def test_what_is_told_is_what_was_read_and_what_that_acknowledges(
-    sources: list[Any], names: list[str], traces: Traces
-) -> None:
+def test_what_is_told_is_what_was_read_and_acknowledged(sources: list[Any], names: list[str], traces: Traces) -> None:
     hear(*sources)
     assert [each.name for each in traces.spans] == names
 
