@@ -169,9 +169,7 @@ def test_a_field_of_csv_that_does_not_convert_is_named_by_line_column_and_value(
 
 
 @pytest.mark.parametrize(("line", "reason"), ROWS.items())
-def test_a_line_that_is_no_row_is_named_with_its_column_and_value(
-    both: Partq, tmp_path: Path, line: str, reason: str
-) -> None:
+def test_a_line_that_is_no_row_is_named_with_its_column(both: Partq, tmp_path: Path, line: str, reason: str) -> None:
     said = refused(both, tmp_path, "rows", "", f'{{"id": 1}}\n\n{line}\n')
     assert said.startswith("standard input line 3")
     assert reason in said

@@ -49,9 +49,7 @@ def values(partq: Partq, queue: str = "orders") -> list[dict[str, Any]]:
 
 
 @pytest.mark.conformance("TYP-02")
-def test_csv_is_read_by_the_types_of_the_columns_and_what_browse_prints_is_read_again(
-    rows: Partq, tmp_path: Path
-) -> None:
+def test_csv_is_read_by_the_types_of_columns_and_what_browse_prints_is_read_again(rows: Partq, tmp_path: Path) -> None:
     for name in ("rows.csv", "rows.csv.gz"):
         said = rows("publish", "orders", "--file", written(tmp_path / name, CSV)).stdout
         assert said.startswith("Published 2 messages from ")
@@ -165,9 +163,7 @@ def test_what_goes_in_one_way_comes_out_and_goes_in_every_other_way(
         assert same(pa.table(queue.read()).drop_columns(["_metadata"]).to_pylist()[-len(wanted) :], wanted)
 
 
-def test_columns_have_their_names_in_any_case_and_order_and_numbers_keep_every_digit(
-    rows: Partq, tmp_path: Path
-) -> None:
+def test_columns_have_names_in_any_case_and_order_and_numbers_keep_every_digit(rows: Partq, tmp_path: Path) -> None:
     rows("publish", "orders", "--file", written(tmp_path / "rows.csv", "NAME,Id\ntea,1\n"))
     line = '{"NAME": "tea", "ID": 9223372036854775807, "total": 12345.10, "f": 1e1, "who": {"B": null, "A": 5}}'
     rows("publish", "orders", stdin=line)

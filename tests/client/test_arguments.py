@@ -205,9 +205,7 @@ def _call(function: Callable[..., Any], owner: str, owners: dict[str, Any], name
 
 @pytest.mark.conformance("OBS-06")
 @pytest.mark.parametrize(("where", "parameter"), PARAMETERS, ids=lambda each: getattr(each, "name", each))
-def test_what_cannot_be_is_invalid_and_harms_nothing(
-    owners: dict[str, Any], where: str, parameter: inspect.Parameter
-) -> None:
+def test_what_cannot_be_is_wrong_and_harmless(owners: dict[str, Any], where: str, parameter: inspect.Parameter) -> None:
     owner = where.rpartition(".")[0]
     function, name = PUBLIC[where], parameter.name
     for value in VALUES:

@@ -120,9 +120,7 @@ def test_what_could_not_be_read_or_acknowledged_is_made_by_asking_again(
 
 
 @pytest.mark.parametrize("columns", [None, ["offset", "headers"], ["Value", "timestamp"]])
-def test_a_batch_is_a_table_of_the_columns_that_were_asked_for_and_has_whole_messages(
-    make: Make, columns: list[str] | None
-) -> None:
+def test_a_batch_is_a_table_of_the_columns_asked_for_and_has_messages(make: Make, columns: list[str] | None) -> None:
     """What is not asked for is not decoded, until somebody iterates."""
     queue = make(partitions=2)
     publish(queue, 10)

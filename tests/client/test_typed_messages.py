@@ -46,9 +46,7 @@ def send(queue: partq.Queue, *rows: dict[str, Any]) -> None:
         ("BINARY", [b"a", "é".encode()], ["a", "é"]),
     ],
 )
-def test_a_messages_key_is_the_text_of_the_key_column(
-    make: Make, kind: str, values: list[Any], texts: list[str]
-) -> None:
+def test_a_messages_key_is_the_key_columns_text(make: Make, kind: str, values: list[Any], texts: list[str]) -> None:
     queue = make(partitions=5, schema=f"v INT, k {kind}", key="k")
     with queue.publisher() as publisher:
         places = [publisher.send({"v": 1, "k": value}) for value in values]

@@ -35,9 +35,7 @@ def live(tab: Tab) -> None:
 
 @pytest.mark.alone
 @pytest.mark.conformance("OBS-01")
-def test_a_coordinator_shows_a_handoff_within_a_second_of_the_status_and_its_decisions(
-    tab: Tab, tmp_path: Path
-) -> None:
+def test_a_coordinator_shows_a_handoff_within_a_second_of_status_and_its_decisions(tab: Tab, tmp_path: Path) -> None:
     with scene(tmp_path / "scene", handoff_s=5) as played:
         publish(played.queue, *[b"value"] * 2000)
         played.join("amber")
@@ -236,9 +234,7 @@ def sign_in(tab: Tab, url: str) -> None:
 
 
 @pytest.mark.conformance("OBS-03")
-def test_who_has_the_token_signs_in_and_every_action_is_shown_first_and_done(
-    tab: Tab, url: str, orders: partq.Queue
-) -> None:
+def test_who_has_the_token_signs_in_and_acts_as_was_shown_first(tab: Tab, url: str, orders: partq.Queue) -> None:
     acknowledge(orders)
     sign_in(tab, url)
     (cookie,) = tab.call("Network.getCookies", urls=[url])["cookies"]
