@@ -211,9 +211,7 @@ def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytes
     assert len(published(queue)) == 4, "what was given up was not sent"
 
 
-def test_a_callback_that_would_wait_for_its_own_publisher_is_refused_and_one_that_exits_ends_nothing(
-    make: Make,
-) -> None:
+def test_a_callback_that_waits_for_its_own_publisher_is_refused_and_one_that_exits_ends_nothing(make: Make) -> None:
     refused: list[str] = []
 
     def wait(_: object) -> None:

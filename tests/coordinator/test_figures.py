@@ -209,9 +209,7 @@ ASSIGN: Final = (9.0, step("assign", "b"))
         ([PAUSE, (7.0, step("fence", "a", NOBODY, Cause.REMOVE)), (9.0, step("assign", NOBODY))], None, 0.0),
     ],
 )
-def test_each_way_through_the_table_ends(
-    steps: list[tuple[float, Told]], ended: Outcome | None, pause_s: float
-) -> None:
+def test_each_way_through_it_ends(steps: list[tuple[float, Told]], ended: Outcome | None, pause_s: float) -> None:
     handoffs = Handoffs()
     for now_s, told in steps:
         handoffs.told([told], now_s)

@@ -332,9 +332,7 @@ HISTORIES: dict[str, list[Act]] = {
 @pytest.mark.conformance("CHK-04", "CHK-05")
 @pytest.mark.parametrize("loss", [None, "request", "answer", "late"])
 @pytest.mark.parametrize("acts", HISTORIES.values(), ids=HISTORIES.keys())
-def test_a_checkpoint_is_written_by_owner_coordinator_or_person(
-    stage: Stage, acts: list[Act], loss: Loss | None
-) -> None:
+def test_a_checkpoint_is_of_its_owner_coordinator_or_a_person(stage: Stage, acts: list[Act], loss: Loss | None) -> None:
     """Also where every second swap is lost, which is settled by reading. One that comes late finds another ETag, or
     that the checkpoint was deleted.
     """

@@ -358,9 +358,7 @@ WHOLE: Final = {"epoch": "1", "redelivered_below": "0", "may_reach": "0", "queue
         (sealed(WHOLE) | {"more": "1"}, "damaged, or was edited by hand.*restore the blob.*delete it"),
     ],
 )
-def test_what_was_edited_by_hand_is_refused_and_both_next_steps_mend_it(
-    metadata: dict[str, str], complaint: str
-) -> None:
+def test_what_was_edited_by_hand_is_refused_and_both_steps_mend_it(metadata: dict[str, str], complaint: str) -> None:
     store = memory_store()
     checkpoints = checkpoints_in(store)
     name = checkpoints.name_of(4)

@@ -181,9 +181,7 @@ def test_compacted_messages_go_when_all_of_them_are_old(world: World) -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_group_made_while_messages_go_begins_at_what_is_left_or_where_its_user_said(
-    world: World, exact: bool
-) -> None:
+def test_a_group_made_while_messages_go_begins_at_what_is_left_or_where_one_says(world: World, exact: bool) -> None:
     aged(world)
     queue = in_between(world, "swap", "_head.json", lambda: retain(world.handle()))
     start = queue.refresh().earliest

@@ -155,9 +155,7 @@ def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) ->
 
 
 @plain_or_not
-def test_what_was_staged_below_the_floor_is_refused_no_repetition(
-    world: World, identity: PublishIdentity | None
-) -> None:
+def test_what_was_staged_below_the_floor_is_refused_if_new(world: World, identity: PublishIdentity | None) -> None:
     queue = world.create(1)
     stage = stage_of(queue.refresh())
     at_floor, below = staged(queue, stage, values(1)), staged(queue, stage, values(2))
@@ -203,9 +201,7 @@ def publish_staged(queue: QueueLog, stage: Stage, segments: Sequence[StagedSegme
 @pytest.mark.conformance("RES-01")
 @pytest.mark.parametrize("run_bytes", [RUN_BYTES, 500])
 @pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (1, 2), (5, 1)])
-def test_what_was_staged_for_another_count_is_placed_again(
-    world: World, before: int, after: int, run_bytes: int
-) -> None:
+def test_what_was_staged_for_another_count_is_replaced(world: World, before: int, after: int, run_bytes: int) -> None:
     """Also where the slices of a partition are of several runs."""
     queue = world.create(before)
     stage = stage_of(queue.refresh())

@@ -136,9 +136,7 @@ def test_an_answer_cut_short_is_never_taken_for_the_whole(store: ObjectStore, pr
         store.load("q/doc")
 
 
-def test_a_server_that_does_not_answer_is_given_up_within_bounds(
-    server: Azurite | S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_answer_is_given_up(server: Azurite | S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(type(server)()) as own:
         store = service_store(own, monkeypatch, read_timeout_s=0.5)
         store.create("made", b"")

@@ -124,9 +124,7 @@ REFUSED: list[tuple[Callable[[Any], object], list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("ask", "columns", "says"), REFUSED)
-def test_columns_that_are_not_so_are_refused_by_name(
-    ask: Callable[[Any], object], columns: list[Any], says: str
-) -> None:
+def test_columns_not_there_are_refused_by_name(ask: Callable[[Any], object], columns: list[Any], says: str) -> None:
     with pytest.raises(Invalid) as caught:
         ask(columns)
     assert says in str(caught.value)

@@ -207,9 +207,7 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none(in_ha
         (Boundary(offsets={0: 10, 1: 0}), "names offset 10 of partition 0, which ends at 9"),
     ],
 )
-def test_a_place_is_the_heads_the_logs_or_a_users_of_all_partitions(
-    place: Boundary, found: dict[int, int] | str
-) -> None:
+def test_a_place_is_the_heads_the_logs_or_the_users_of_all(place: Boundary, found: dict[int, int] | str) -> None:
     def resolve() -> dict[int, int]:
         return planning.resolve(head((3, 9), (0, 4)), place, "endingOffsets", lambda time_us: (time_us, 1))
 

@@ -249,9 +249,7 @@ MALFORMED = [
         *(({k: v for k, v in ALONE.items() if k != gone}, Corrupt, gone) for gone in ("queue", "group", "flow")),
     ],
 )
-def test_an_offset_of_elsewhere_is_refused_a_malformed_one_corrupt(
-    raw: object, error: type[PartqError], says: str
-) -> None:
+def test_an_offset_of_elsewhere_or_malformed_is_refused_so(raw: object, error: type[PartqError], says: str) -> None:
     with pytest.raises(error, match=says):
         offsets.decode(raw)
 

@@ -46,9 +46,7 @@ def idle(stage: Stage, *messages: int) -> Query:
 
 @pytest.mark.conformance("REB-15", "HAN-04")
 @pytest.mark.parametrize("error", [Corrupt, Invalid, Unavailable])
-def test_a_paused_partition_that_cannot_be_read_holds_up_no_other(
-    staged: Staged, error: type[partq.PartqError]
-) -> None:
+def test_a_paused_partition_that_is_unreadable_holds_up_no_other(staged: Staged, error: type[partq.PartqError]) -> None:
     stage = staged(max_handoff_time_s=2.0, partitions=4)
     a = stage.query("a").begun(4, 4, 4, 4)
     a.plan()

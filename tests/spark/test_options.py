@@ -299,9 +299,7 @@ def test_what_contradicts_itself_is_refused(more: dict[str, str], said: str) -> 
         ("store", f"DefaultEndpointsProtocol=https;AccountKey={SECRET}"),
     ],
 )
-def test_what_may_be_a_secret_is_never_repeated(
-    role: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_be_secret_is_not_repeated(role: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARTQ_OWNERSHIP", f"redis://:{SECRET}@host")
     for more in ({name: value}, {name: value, "group": "billing"}):
         with pytest.raises(partq.Invalid) as caught:

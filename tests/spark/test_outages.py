@@ -39,9 +39,7 @@ def refusals(*attempts: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("service_lab", ["spark_azurite"], indirect=True)
-def test_a_store_that_refuses_or_is_away_is_told_of_and_queries_survive_it(
-    service_lab: Lab, spark_azurite: Azurite
-) -> None:
+def test_a_store_that_refuses_or_is_away_is_told_and_survived(service_lab: Lab, spark_azurite: Azurite) -> None:
     """The account has another key now, while Spark's processes still have the old one: that is said at once. Then it is
     away: what reads and what writes tries for retryTimeout.
     """

@@ -151,7 +151,7 @@ def test_what_fails_is_started_again_with_growing_pauses(
         ([BROKEN, Life(RuntimeError(IN_THE_READER))], True, Invalid("option 'endingOffsets' (value 'latest') is for")),
     ],
 )
-def test_what_no_start_can_mend_is_raised(
+def test_what_no_start_mends_is_raised(
     lives: list[Life | BaseException | None], session: bool, error: BaseException
 ) -> None:
     with pytest.raises(type(error)) as caught:

@@ -75,9 +75,7 @@ def test_everything_is_synced_before_success(store: LocalStore, root: Path, monk
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_new_folders_are_synced_whoever_made_them(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
+def test_new_folders_are_synced(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     if there:
         (root / "a/b/c").mkdir(parents=True)  # by a process that had no time yet to sync what it made
     calls = Calls(monkeypatch, root)
@@ -130,9 +128,7 @@ class FailingFolder:
         monkeypatch.setattr(os, "fsync", sync)
 
 
-def test_a_creation_that_meets_its_link_syncs_it(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_creation_meeting_its_link_syncs_it(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create("q/first", b"x")
     folder = FailingFolder(monkeypatch, root, failing=3)
     Retrying(store, 60, Effects(sleep=lambda _: None)).create("q/object", b"mine")
@@ -169,7 +165,7 @@ def test_nothing_is_found_to_have_come_through_before_its_folder_is_synced(
     assert found is None if act in ("remove", "delete") else getattr(found, "body", b"") == b'{"n":2}'
 
 
-def test_what_an_interrupt_left_undone_is_synced_before_it_is_seen(
+def test_what_was_interrupted_is_synced_before_seen(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.create("q/first", b"x")

@@ -180,9 +180,7 @@ def _socket(path: Path) -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [os.mkfifo, _socket, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_regular_file_is_told_and_not_read(
-    store: LocalStore, root: Path, make: Callable[[Path], None]
-) -> None:
+def test_what_is_no_regular_file_is_told_unread(store: LocalStore, root: Path, make: Callable[[Path], None]) -> None:
     etag = store.swap("q/other", b"{}", expected=None)
     path = root / "q/d"
     make(path)
