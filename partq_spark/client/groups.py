@@ -212,8 +212,7 @@ class Grouping(Handle):
         found, damaged = progress.checkpoints, progress.damaged
         made: list[PartitionCheckpoint | DamagedCheckpoint] = []
         for number, end in enumerate(head.next):
-            kept_from, kept_to = progress.left(number)
-            if number >= head.partitions and number not in {*found, *damaged} and kept_from == kept_to:
+            if number >= head.partitions and number not in {*found, *damaged} and progress.left(number)[0] == end:
                 continue  # it is removed, and the group has nothing to do with it
             if number in damaged:
                 made.append(DamagedCheckpoint(partition=number, error=str(damaged[number])))

@@ -16,6 +16,7 @@ from partq_spark.base.effects import Effects, Retry, store_effects
 from partq_spark.base.errors import BadRow, Invalid, WrongUse
 from partq_spark.client.arguments import checked
 from partq_spark.log.publish import Full
+from partq_spark.log.queue import QueueGone
 from partq_spark.log.repetition import BatchRefused
 
 HEALTHY_S: Final = 60.0
@@ -31,7 +32,7 @@ _OF_THE_QUERY: Final = "\n=== Streaming Query ===\n"
 """What Spark says of the query after what went wrong: its plan may hold any text."""
 
 _REFUSALS: Final = frozenset(
-    f"{kind.__module__}.{kind.__qualname__}" for kind in (Invalid, BadRow, WrongUse, Full, BatchRefused)
+    f"{kind.__module__}.{kind.__qualname__}" for kind in (Invalid, BadRow, WrongUse, Full, BatchRefused, QueueGone)
 )
 
 _log = logging.getLogger("partq.supervise")

@@ -140,7 +140,7 @@ class Story(World):
 
 
 PAST: Final = Story()
-LOST, DEAD, OLD, GONE = "Unavailable", "KeyboardInterrupt", "Outdated", "Invalid"
+LOST, DEAD, OLD, GONE = "Unavailable", "KeyboardInterrupt", "Outdated", "QueueGone"
 NOBODY_KNOWS = " Unsettled"  # whether it was among what was trimmed or compacted, without an identity
 
 # What happens, and how it ends where it does not end well: a publish without an identity, one with, and a compaction.

@@ -206,7 +206,7 @@ def test_every_kind_of_invalid_is_known() -> None:
     import_module("partq_spark.log.repetition")
     kinds: list[type[Invalid]] = [Invalid, *Invalid.__subclasses__()]
     every = {f"{each.__module__}.{each.__name__}" for each in kinds if each.__module__.startswith("partq_spark")}
-    refused = {"Invalid", "BadRow", "WrongUse", "Full", "BatchRefused"}
+    refused = {"Invalid", "BadRow", "WrongUse", "Full", "BatchRefused", "QueueGone"}
     assert {name.rpartition(".")[2] for name in every} == refused
     assert all(Raised(kind=name, message="").is_refusal for name in every)
 
