@@ -164,9 +164,7 @@ def test_a_message_that_fills_its_limit_is_published_as_it_is(make: Make, traces
 # --- failures, and what is not told -----------------------------------------------------------------------------------
 
 
-def test_a_publish_that_fails_is_told_by_each_of_its_messages(
-    make: Make, traces: Traces, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_publish_is_told_by_each_message(make: Make, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise partq.Unavailable("the store of ann@example.org does not answer")
 
