@@ -33,7 +33,7 @@ def test_what_a_program_does_asks_for_what_the_document_says(
     assert deeds.checkpointing(here, made()) == stated[deeds.CHECKPOINT]
     assert deeds.looking(here, made()) == stated[deeds.LOOK] == Counts(reads=1)
     alone = deeds.looking(here, made(), group=deeds.GROUP, ownership="none")
-    assert abs(alone.reads - 1) <= 0.1, "a look may be divided between two triggers"
+    assert abs(alone.reads - 1) < 0.11, "a look may be divided between two triggers"
     assert replace(alone, reads=0) == Counts()
 
 
