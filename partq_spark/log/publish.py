@@ -57,10 +57,10 @@ def publish(
 ) -> PublishResult:
     """Make staged segments, of which there is one at least, visible, in their order, all at once.
 
-    Raises `Invalid` (another queue by this name), what `published_before` raises, `Full` (the quota is reached),
-    `Outdated` (staged too long ago: stage again), `Repartitioned` (not all staged for the present partition count, and
-    for one version of the columns: `fanout` places it again), `Unavailable` when the store does not answer within the
-    queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell, or refuses to.
+    Raises `QueueGone`, what `published_before` raises, `Full` (the quota is reached), `Outdated` (staged too long ago:
+    stage again), `Repartitioned` (not all staged for the present partition count, and for one version of the columns:
+    `fanout` places it again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`,
+    `Unsettled` when it did not and can no longer tell, or refuses to.
     """
     newest = max((segment.stage for segment in segments), key=lambda stage: stage.sequence)
     if len({segment.headers for segment in segments}) > 1:

@@ -111,7 +111,7 @@ class Retrying:
         return self._listing(lambda: self._store.list(prefix, values=values), lambda info: info.name)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        return self._listing(lambda: self._store.list_folders(prefix), lambda folder: folder + "/")
+        return self._listing(lambda: self._store.list_folders(prefix), str)
 
     def sweep_temporary(self, older_than_s: float) -> int:
         return self._store.sweep_temporary(older_than_s)
@@ -130,13 +130,13 @@ class Retrying:
     def _retry(self) -> OperationRetry:
         return OperationRetry(self.url, self._timeout_s, self._effects)
 
-    def _listing(self, start: Callable[[], Iterator[T]], order: Callable[[T], str]) -> Iterator[T]:
+    def _listing(self, start: Callable[[], Iterator[T]], name_of: Callable[[T], str]) -> Iterator[T]:
         """A listing that begins again after an outage and leaves out what it has given already."""
         # Started here, so that a bad prefix is refused by the call itself and not by the loop over its result.
-        return self._go_on(start(), start, order)
+        return self._go_on(start(), start, name_of)
 
     def _go_on(
-        self, items: Iterator[T] | None, start: Callable[[], Iterator[T]], order: Callable[[T], str]
+        self, items: Iterator[T] | None, start: Callable[[], Iterator[T]], name_of: Callable[[T], str]
     ) -> Iterator[T]:
         retry = self._retry()
         given: set[str] = set()  # by name, for not every server lists in the order of the names
@@ -146,9 +146,9 @@ class Retrying:
                 if items is None:
                     items = start()
                 for item in items:
-                    if (key := order(item)) not in given:
+                    if (name := name_of(item)) not in given:
                         if len(given) < _MOST_GIVEN:
-                            given.add(key)
+                            given.add(name)
                         retry.retry.succeeded()
                         yield item
                         started_s = self._effects.now_s()  # what the caller did with the item is not waiting

@@ -176,8 +176,8 @@ class Query(Actor):
         else:
             which, count = event.number % 3, 1 + event.number // 3
             self.spark.cut(0 if which == 1 else count, 0 if which == 2 else count)
-        if not self.plan.how.grouped:
-            self.spark.forget_commits()  # or Spark would skip a batch by its number, and nobody could know it
+            if not self.plan.how.grouped:
+                self.spark.forget_commits()  # or Spark would skip a batch by its number, and nobody could know it
 
     def _twin(self, life: Driver, event: Event) -> None:
         """It freezes, and somebody starts it elsewhere."""
