@@ -57,9 +57,7 @@ def test_sql_gives_options_that_a_source_has(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of(*SHELL), ids=str)
-def test_the_shell_and_the_command_line_take_what_is_typed(
-    block: Block, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_shell_and_the_command_line_take_it(block: Block, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     typed = shell_of(block)
     done = subprocess.run(["bash", "-n"], input=typed, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -89,9 +89,7 @@ class LateSwap(Hooked):
 
 
 @plain_or_not
-def test_a_swap_that_lands_late_and_is_trimmed_at_once_is_not_taken_for_lost(
-    world: World, identity: PublishIdentity | None
-) -> None:
+def test_a_swap_that_lands_late_and_is_trimmed_is_not_lost(world: World, identity: PublishIdentity | None) -> None:
     """Of several tries for one head any may land; times differ. Which one did is told by the writer's record alone."""
     queue = world.numbered(1)
     publisher = through(LateSwap(world.store, lambda: trim_all(world)), queue)

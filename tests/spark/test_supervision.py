@@ -151,9 +151,7 @@ def test_what_fails_is_started_again_with_growing_pauses(
         ([BROKEN, Life(RuntimeError(IN_THE_READER))], True, Invalid("option 'endingOffsets' (value 'latest') is for")),
     ],
 )
-def test_what_no_start_mends_is_raised(
-    lives: list[Life | BaseException | None], session: bool, error: BaseException
-) -> None:
+def test_what_no_start_mends(lives: list[Life | BaseException | None], session: bool, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
         run(lives, session=session)
     assert str(caught.value).startswith(str(error))

@@ -138,10 +138,10 @@ class Coordination:
         for number, part in fact.parts.items():
             if number in before.parts:
                 demand(part.epoch >= before.parts[number].epoch, "an epoch went back:", number, told(fact))
-                self._moved(number, before.parts[number], part, fact)
                 if part.epoch > before.parts[number].epoch:  # what was given at an earlier one its owner has lost
                     self._hands[number].given.clear()
                     self._hands[number].since_us = fact.at_us
+                self._moved(number, before.parts[number], part, fact)
 
     def _given_up(self, owner: Owner, fact: Decided) -> None:
         """A flow is not bound any more: it asked for it, somebody took its name, or it was silent for long."""
@@ -159,7 +159,7 @@ class Coordination:
         if after.phase == "paused":
             # Who stood still between deciding and writing decided when it began to.
             stands_us = self._stands_us.get(fact.process.split("/")[0], 0)
-            begun_us = stands_us if stands_us > self._acted_us.get(fact.process, 0) else fact.at_us
+            begun_us = stands_us if stands_us >= self._acted_us.get(fact.process, 0) else fact.at_us
             moves_us = begun_us + after.left_s * 1e6 * _LEAST
             if before.phase != "paused" or before.epoch != after.epoch:
                 hands.moves_us, hands.is_drained = moves_us, False

@@ -217,6 +217,10 @@ def judged(facts: Iterable[Fact], within_s: float = 10.0) -> Judge:
 def test_the_judge_lets_pass_what_coordinators_may_do() -> None:
     acknowledged = (Handled(31, "g", "a", (FIRST,)), owned(offset=1, at=32))
     judged((*LED, *PAUSED, *acknowledged, decided(33, phase="fencing", drained=True), decided(9_000_000, bound=(TWO,))))
+    taken_over = (decided(31, epoch=2, phase="paused", left_s=3.0), decided(32, epoch=2, phase="fencing", drained=True))
+    judged((*PAUSED[:-1], decided(30, phase="fencing"), *taken_over))  # what was given at the epoch before is nobody's
+    stood_still = (Befell(20, "freeze", "c", is_accident=True), decided(6_000_000, phase="paused", left_s=3.0))
+    judged((*PAUSED[:-1], *stood_still, decided(6_000_001, phase="fencing")))  # since it began to, its time has run
 
 
 @pytest.mark.parametrize("says", BROKEN)

@@ -165,9 +165,7 @@ def test_nothing_is_found_to_have_come_through_before_its_folder_is_synced(
     assert found is None if act in ("remove", "delete") else getattr(found, "body", b"") == b'{"n":2}'
 
 
-def test_what_was_interrupted_is_synced_before_seen(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_interrupted_is_synced_first(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create("q/first", b"x")
     folder = FailingFolder(monkeypatch, root, 1, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):

@@ -80,9 +80,7 @@ def cluster(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
 @pytest.mark.azurite
 @pytest.mark.redis
 @pytest.mark.timeout(500)
-def test_executors_share_nothing_with_the_driver_no_secret_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_executors_share_nothing_with_the_driver_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver, executors, witness = (tmp_path / name for name in ("driver", "executors", "witness"))
     password = f"hunter-{secrets.token_hex(8)}"
     with running(TwoKeyAzurite()) as azurite, running(SpecialRedis("--requirepass", password)) as redis:

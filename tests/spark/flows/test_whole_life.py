@@ -42,6 +42,7 @@ def test_a_queue_lives_its_whole_life_in_a_bucket(service_lab: Lab, tmp_path: Pa
         orders.publish_all(b"c")
         wait_until(lambda: set(got(one, two)) == set(orders.everything()), "everything")
         assert len(got(one, two)) - len(orders.everything()) <= len(marked(one, two))
+        second.processAllAvailable()  # until Spark asks for what comes next, nobody has told that the batch is complete
         second.stop()
         wait_until(lambda: orders.bound() == set(), "the end of the second one")
         orders.wait_for_offsets(*service_lab.ends("orders"))
@@ -51,6 +52,7 @@ def test_a_queue_lives_its_whole_life_in_a_bucket(service_lab: Lab, tmp_path: Pa
         again, third = orders.start("again")
         wait_until(lambda: got(again) == orders.everything(), "everything again, joined meanwhile")
         assert marked(again) == got(again)
+        third.processAllAvailable()
         third.stop()
         orders.wait_for_offsets(*service_lab.ends("orders"))
     queue.trim("2100-01-01T00:00:00Z")
