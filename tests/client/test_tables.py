@@ -168,9 +168,7 @@ def test_other_forms_of_the_same_values_are_taken_in_any_order_and_case(make: Ma
         ),
     ],
 )
-def test_what_could_change_a_value_is_refused_with_row_column_and_both_types(
-    make: Make, kind: str, column: pa.Array, said: str
-) -> None:
+def test_what_could_change_a_value_is_refused_by_its_row(make: Make, kind: str, column: pa.Array, said: str) -> None:
     queue = typed(make, f"a {kind}, z INT")
     with queue.publisher() as publisher:
         with pytest.raises(partq.Invalid, match=said):

@@ -94,9 +94,7 @@ def test_what_nobody_had_begins_where_the_group_does(known: bool) -> None:
 
 @pytest.mark.conformance("RES-02")
 @pytest.mark.parametrize(("to", "finished", "reach"), [(None, {0: 9}, 9), (None, {}, 20), (HEIR, {0: 9}, 20)])
-def test_a_removed_partition_that_is_let_go_at_its_end_is_finished_there(
-    to: Owner | None, finished: dict[int, int], reach: int
-) -> None:
+def test_a_removed_partition_let_go_at_its_end_is_done(to: Owner | None, finished: dict[int, int], reach: int) -> None:
     """For a flow it stays as it was, and where nobody finished it, too."""
     stage = Stage()
     stage.write(9, 20)

@@ -38,9 +38,7 @@ def place(tmp_path: Path, redis: RedisServer) -> Place:
 
 @pytest.mark.azurite
 @pytest.mark.parametrize("kept", ["redis", "beside the queue", "in a container"])
-def test_it_shares_partitions_and_ends_in_good_order(
-    place: Place, azurite: Azurite, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
+def test_it_shares_and_ends_well(place: Place, azurite: Azurite, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
     environ = {}
     if kept != "redis":
         url = azurite.fresh_url() if kept == "in a container" else None

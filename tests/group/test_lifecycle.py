@@ -118,9 +118,7 @@ def leaves(flows: Ownership) -> None:
     ],
     ids=["leaves", "left before", "beats", "binds"],
 )
-def test_a_flow_lives_that_beats_or_binds_while_it_is_watched_and_none_that_leaves(
-    before: Act, then: Act, lives: str | None
-) -> None:
+def test_who_beats_or_binds_while_watched_lives_and_none_that_leaves(before: Act, then: Act, lives: str | None) -> None:
     """By an operator's command, which watches until nobody can live any more. Another flow is silent."""
     now_s = 0.0
     flows = MemoryOwnership(OwnershipServer(now_s=lambda: now_s), group=KEY)

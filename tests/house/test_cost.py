@@ -20,9 +20,7 @@ from tools.servers import Azurite, RedisServer, S3Server
 
 @pytest.mark.slow
 @pytest.mark.conformance("OBS-05")
-def test_what_a_program_does_asks_for_what_the_document_says(
-    server: Azurite | S3Server, here: Meter, stated: dict[str, Counts]
-) -> None:
+def test_programs_ask_as_the_document_says(server: Azurite | S3Server, here: Meter, stated: dict[str, Counts]) -> None:
     made = partial(deeds.made, server)
     assert deeds.publishing(here, made(), 10_000, 2) == stated[deeds.PUBLISH]
     assert deeds.publishing(here, made(), 100, 2) == stated[deeds.PUBLISH]

@@ -70,9 +70,7 @@ def test_the_attempts_of_a_creation_have_ids_of_their_own_and_an_end(world: Worl
         ("quota_bytes", [1, 2**60, None], [0, 2**60 + 1]),
     ],
 )
-def test_settings_are_taken_up_to_the_ends_of_their_ranges(
-    world: World, setting: str, allowed: list[Any], refused: list[Any]
-) -> None:
+def test_settings_are_taken_to_their_limits(world: World, setting: str, allowed: list[Any], refused: list[Any]) -> None:
     queue = world.create(3)
     for value in allowed:
         head = admin.alter_queue(queue, **{setting: value})

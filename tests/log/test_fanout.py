@@ -285,9 +285,7 @@ def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_q
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "and created again"])
-def test_a_queue_that_was_deleted_meanwhile_attracts_nothing_any_more(
-    two: World, caplog: pytest.LogCaptureFixture, again: bool
-) -> None:
+def test_a_queue_deleted_meanwhile_attracts_nothing(two: World, caplog: pytest.LogCaptureFixture, again: bool) -> None:
     staged, _ = stage(two, plan(two), BATCH)
     delete_queue(two.handle("first"))
     if again:

@@ -283,9 +283,7 @@ def test_a_batch_that_was_not_finished_is_not_repeated_by_hand(stage: Stage) -> 
 # --- up to now --------------------------------------------------------------------------------------------------------
 
 
-def test_available_now_waits_for_acknowledgements_and_then_says_what_is_left(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_available_now_waits_for_answers_and_says_what_is_left(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.publish(5, 5)
     query, _ = by_hand(stage, maxDeliveredUnackedMsgsPerFlow="4")
     query.start(available_now=True).drain()

@@ -79,7 +79,7 @@ def test_a_query_alone_looks_seldom_where_that_is_paid_for_and_notices_changes_s
 
 
 @pytest.mark.parametrize(("timeout", "beats"), [("60s", (3, 5)), ("10s", (22, 26))])
-def test_heartbeats_that_are_paid_for_come_four_times_in_a_session_timeout(
+def test_paid_heartbeats_come_four_times_in_a_session_timeout(
     paid: Stage, timeout: str, beats: tuple[int, int]
 ) -> None:
     paid.query("left", sessionTimeout=timeout).begun().drain()
@@ -324,9 +324,7 @@ def test_what_is_in_hand_is_bounded_whatever_the_trigger_allows(stage: Stage, ow
 # --- where a group begins ---------------------------------------------------------------------------------------------
 
 
-def test_the_group_begins_where_its_first_query_says_and_later_ones_are_warned(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_group_begins_where_its_first_query_says(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.publish(3, 3)
     first = stage.query(startingOffsets="latest").begun(1, 1).drain()
     assert sorted(delivered(first)) == [(0, 3), (1, 3)]

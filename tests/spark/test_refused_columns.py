@@ -193,9 +193,7 @@ LOOK_ALIKES: list[tuple[DataType, str, str]] = [
 
 @pytest.mark.conformance("TYP-04")
 @pytest.mark.parametrize(("kind", "ddl", "shown"), LOOK_ALIKES, ids=lambda each: each if isinstance(each, str) else "")
-def test_a_type_that_no_queue_keeps_is_refused_though_its_values_look_alike(
-    calls: Calls, kind: DataType, ddl: str, shown: str
-) -> None:
+def test_a_type_that_no_queue_keeps_is_refused_by_its_name(calls: Calls, kind: DataType, ddl: str, shown: str) -> None:
     """By itself, within others, and as a column that the queue does not have; no task runs, and no reader reads."""
     queue = create(calls, f"x {ddl}, many ARRAY<{ddl}>, m MAP<STRING, {ddl}>, deep STRUCT<a: {ddl}>")
     before = head(queue)

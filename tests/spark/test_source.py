@@ -67,9 +67,7 @@ def test_a_batch_read_takes_what_is_there_between_two_places(lab: Lab) -> None:
     assert read(startingOffsets='{"0": 1}', failOnDataLoss="false") == "345"
 
 
-def test_a_queue_is_a_path_or_an_option_in_a_namespace_and_reading_changes_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_is_a_path_or_an_option_and_reading_changes_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.create("orders", 3)
     partq.create_queue("orders", partitions=2, namespace="shop", store=lab.url)
     lab.publish("orders", numbered(0, 50))

@@ -95,9 +95,7 @@ def test_a_task_is_acknowledged_before_its_answer() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, "at TIMESTAMP, value STRING"])
-def test_workers_import_pandas_never_and_redis_client_while_spark_has_its_first_batch(
-    tmp_path: Path, schema: str | None
-) -> None:
+def test_workers_import_no_pandas_and_redis_client_beside_the_first_batch(tmp_path: Path, schema: str | None) -> None:
     """The client takes 0.1 s, for which the second batch had to wait; pandas takes 0.2 s and 30 MB in each worker,
     and PyArrow imports it behind one's back.
     """

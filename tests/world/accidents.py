@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tests.world.facts import DROPPED
 from tests.world.ownership import LOSSES
 from tests.world.plan import URL, Event
 from tests.world.processes import Actor, Flow, Operator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ACCIDENTS: Final = (
     *("kill", "freeze", "twin", "storm", "outage", "refusals"),
     *("late", "slow", "request lost", "answer lost", "landed late"),
-    *("rewind", "settings", "remake", *LOSSES),
+    *("rewind", "settings", "remake", DROPPED, *LOSSES),
 )
 """By these messages may come again, marked."""
 

@@ -123,6 +123,11 @@ class Results:
         for batch in [number for number in numbers if number >= fact.batch]:
             self._resolved[fact.writer, batch].add(fact.is_published)
 
+    def said_to_be_there(self) -> set[str]:
+        """Messages of batches that a person said to be published, right or wrong."""
+        said = [each.fact for each in self._tries.values() if True in self._resolved[each.fact.writer, each.fact.batch]]
+        return {origin(value) for fact in said for _, values in fact.parts for value in values}
+
     def complete(self, logs: Mapping[str, Iterable[Lying]]) -> None:
         """`logs`: what lies in each queue of results."""
         for queue, log in logs.items():

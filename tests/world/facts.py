@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 Place = tuple[int, int]
 """Partition and offset."""
 
+DROPPED: Final = "drop"
+"""What keeps ownership has nothing of a removed group any more, or of the one that took its name meanwhile."""
+
 
 class Row(NamedTuple):
     """One message as it was given."""

@@ -15,6 +15,7 @@ from tests.world.batches import Batches, Results, origin
 from tests.world.bounds import Bounds
 from tests.world.coordination import Coordination
 from tests.world.facts import (
+    DROPPED,
     Acknowledged,
     Beaten,
     Befell,
@@ -38,7 +39,7 @@ from tests.world.facts import (
     told,
 )
 
-FORGETS: Final = ("flush", "empty", "rollback")
+FORGETS: Final = ("flush", "empty", "rollback", DROPPED)
 
 
 @dataclass(slots=True)
@@ -290,7 +291,7 @@ class Judge:
     def _in_order(self, log: Mapping[Place, Lying]) -> None:
         """A result of a key comes after those before it, for the first time: also where a resize has moved its key."""
         numbers: dict[str | None, int] = {}
-        seen: set[str] = set()
+        seen = self.results.said_to_be_there()
         for place, (key, value, _) in sorted(log.items(), key=lambda each: (each[1].at_us, each[0])):
             if origin(value) not in seen:
                 seen.add(origin(value))

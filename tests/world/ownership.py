@@ -26,7 +26,7 @@ from tests.world.store import Journey
 LOSSES: Final = ("flush", "empty", "rollback")
 """It is emptied and says nothing of it; it is started again without data; with an old copy."""
 
-Seen = Callable[[GroupKey, str, Value], None]
+Seen = Callable[[GroupKey, str, Value | None], None]
 _open_ownership = open_ownership  # production's own
 
 
@@ -144,7 +144,11 @@ class _Documents(MemoryDocuments):
         return self._journey.make(_words(operations), effect, is_write=is_write)
 
     def drop(self, group: GroupKey) -> None:
-        self._journey.make("drop", lambda: MemoryDocuments.drop(self, group), is_write=True)
+        def effect() -> None:
+            MemoryDocuments.drop(self, group)
+            self._tell(group, "state", None)
+
+        self._journey.make("drop", effect, is_write=True)
 
     def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
         until_us = self._machine.scheduler.now_us + max(0, round(timeout_s * SECOND_US))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.world.__main__ import shrunk, simulate
 from tests.world.facts import (
+    DROPPED,
     Acknowledged,
     Beaten,
     Befell,
@@ -28,6 +29,7 @@ from tests.world.facts import (
     Lying,
     Part,
     Place,
+    Resolved,
     Row,
     Sent,
     Violation,
@@ -221,6 +223,7 @@ def test_the_judge_lets_pass_what_coordinators_may_do() -> None:
     judged((*PAUSED[:-1], decided(30, phase="fencing"), *taken_over))  # what was given at the epoch before is nobody's
     stood_still = (Befell(20, "freeze", "c", is_accident=True), decided(6_000_000, phase="paused", left_s=3.0))
     judged((*PAUSED[:-1], *stood_still, decided(6_000_001, phase="fencing")))  # since it began to, its time has run
+    judged((beaten(1), decided(2), Befell(3, DROPPED, "", is_accident=True), decided(4, bound=(TWO,))))
 
 
 @pytest.mark.parametrize("says", BROKEN)
@@ -310,3 +313,9 @@ def test_the_judge_notices_what_is_wrong_with_results(values: Sequence[str], say
     for results in (lying, moved):
         with pytest.raises(Violation, match=says) if says else nullcontext():
             judge.complete({"q": {}, "r": results}, {}, source="q")
+
+
+def test_what_a_person_said_to_be_published_may_come_later() -> None:
+    judge = judged((*WRITTEN, Resolved(4, "w", 1, is_published=True)))
+    results = {(0, 0): Lying("k", "k:1@w/1", 3), (0, 1): Lying("k", "k:0@w/1", 4)}
+    judge.complete({"q": {}, "r": results}, {}, source="q")

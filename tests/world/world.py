@@ -18,7 +18,7 @@ from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
 from tests.world.bucket import Bucket, opened
 from tests.world.clients import Application
-from tests.world.facts import Befell, Fact, Lying, Place, Removed, Resolved, Violation, demand, told
+from tests.world.facts import DROPPED, Befell, Fact, Lying, Place, Removed, Resolved, Violation, demand, told
 from tests.world.interruptions import Interrupter
 from tests.world.judge import Judge
 from tests.world.ledger import Ledger
@@ -145,6 +145,8 @@ class World:
         if self.plan.log.keepers and not isinstance(content, Mapping):
             self._note(name, content)
         if content is None:
+            if name.endswith("/ownership/state"):
+                self.befell(DROPPED)
             return
         folder, _, partition = name.rpartition("/")
         group = self._folders.get(folder.removesuffix("/checkpoint"))
@@ -180,7 +182,10 @@ class World:
 
     def _documented(self, folder: object, name: str, value: Any) -> None:
         """Of the server that keeps ownership."""
-        self._written(self._folders[str(folder)], name, value, "ownership")
+        if value is None:
+            self.befell(DROPPED)
+        else:
+            self._written(self._folders[str(folder)], name, value, "ownership")
 
     def _written(self, group: str, name: str, value: Any, where: str) -> None:
         for fact in witness.written(self.now_us, group, name, value, self._journeys[where].sender):
