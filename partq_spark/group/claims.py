@@ -45,6 +45,7 @@ class Claim:
 
     `position` is the next offset to deliver. Messages below `redelivered_below` may have been delivered before, by
     this or another flow. While `paused` nothing new may be delivered; what was delivered is still acknowledged.
+    `by_offset`: the checkpoint has an offset, and this flow has acknowledged nothing since.
     """
 
     partition: int
@@ -54,6 +55,7 @@ class Claim:
     redelivered_below: int
     paused: bool
     origin: Origin | None = None  # as the checkpoint has it
+    by_offset: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +141,8 @@ class Holding:
     end that was returned to Spark, or taken up again from it, at this epoch; `done` is what the application has
     acknowledged, `saved` what of it the checkpoint said last. `in_doubt`: nobody knows what became of the last write;
     `is_refused`: it was not allowed, and nothing is delivered until one is.
-    `origin` is the newest publish that was read when `done` was acknowledged.
+    `origin` is the newest publish that was read when `done` was acknowledged. `by_offset` as in `Claim`: until then
+    a flow that keeps no offsets leaves it there, too, for Spark's log may not have yet where the flow begins by it.
     """
 
     epoch: int
@@ -153,6 +156,7 @@ class Holding:
     saved: int = 0
     written_s: float = 0.0
     origin: Origin | None = None
+    by_offset: bool = False
     _announced_at_write: int = 0
     _advances: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED - 1))
 
@@ -164,6 +168,11 @@ class Holding:
         """For good; where offsets are not kept nothing is."""
         offset = self.checkpoint.offset if self.checkpoint is not None else None
         return offset if offset is not None else self.done
+
+    @property
+    def is_superfluous(self) -> bool:
+        """Whether the checkpoint has an offset that a flow which keeps none is to take out."""
+        return self.checkpoint is not None and self.checkpoint.offset is not None and not self.by_offset
 
     @property
     def reserve(self) -> int:
@@ -180,11 +189,11 @@ class Holding:
         self._advances.append(self.announced - self._announced_at_write)
         self._announced_at_write = self.announced
 
-    def covers(self, end: int) -> bool:
+    def covers(self, end: int, keeps_offsets: bool) -> bool:
         """Whether messages up to `end` may be delivered by what the checkpoint says."""
-        if self.checkpoint is None or self.in_doubt:
+        if self.checkpoint is None or self.in_doubt or end > self.checkpoint.may_reach:
             return False
-        return end <= self.checkpoint.may_reach and (self.checkpoint.offset is not None or self.checkpoint.is_open)
+        return self.checkpoint.is_open if self.checkpoint.offset is None else keeps_offsets or self.by_offset
 
 
 class FlowHoldings:
@@ -245,6 +254,7 @@ class FlowHoldings:
             holding.announced, holding.done = max(known.announced, start), max(known.done, start)
         holding.marked = min(checkpoint.redelivered_below, end)
         holding.paused = paused
+        holding.by_offset = checkpoint.offset is not None
         holding.was_written(checkpoint, now_s)
         self.by_partition[partition] = holding
         self.mapping[partition] = holding.epoch
@@ -261,6 +271,7 @@ class FlowHoldings:
             still.add(partition)
             if position.offset > holding.done:
                 holding.origin = origin
+            holding.by_offset &= position.offset <= holding.done
             holding.done = max(holding.done, position.offset)
             holding.announced = max(holding.announced, position.offset)  # a batch of before this process began
         return frozenset(still)
@@ -313,6 +324,7 @@ class FlowHoldings:
                 redelivered_below=holding.marked,
                 paused=holding.paused or holding.is_refused,
                 origin=holding.checkpoint.origin,
+                by_offset=holding.by_offset,
             )
             for partition, holding in sorted(self.by_partition.items())
             if holding.checkpoint is not None

@@ -306,8 +306,8 @@ class GroupMembership(Membership):
             holding, end = short
             self._write_one(holding, self._reach(holding, end))
 
-        held = self._holdings.by_partition
-        self._run(raised, [(held[p], end) for p, end in ends.items() if not held[p].covers(end)])
+        held, keeps = self._holdings.by_partition, self._settings.keep_offsets
+        self._run(raised, [(held[p], end) for p, end in ends.items() if not held[p].covers(end, keeps)])
 
     def _save_due(self, holding: Holding, *, everything: bool) -> bool:
         """Write what is due: at its interval, or at once where a handoff or another partition waits. Whether it said
@@ -323,7 +323,7 @@ class GroupMembership(Membership):
         at_once = is_due if holding.is_refused else holding.paused or at_milestone
         if everything or at_once:
             return self._close_one(holding)
-        if is_due and self._settings.keep_offsets and done > saved:
+        if is_due and (done > saved if self._settings.keep_offsets else holding.is_superfluous):
             self._write_one(holding, self._reach(holding, holding.announced))
         elif is_due and not self._settings.keep_offsets and len(self._group.seen.layouts) > 1:
             # Others may wait until it has nothing in hand, and a milestone says so only until the next batch.
@@ -355,7 +355,7 @@ class GroupMembership(Membership):
         try:
             written = self._checkpoints.write(
                 held,
-                offset=holding.done if self._settings.keep_offsets else None,
+                offset=holding.done if self._settings.keep_offsets or holding.by_offset else None,
                 may_reach=may_reach,
                 marked=holding.marked,
                 origin=holding.origin,

@@ -24,7 +24,7 @@ from msgspec import structs
 from partq_spark.base.effects import new_token
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, names, tree
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, placed
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, below, placed
 from partq_spark.log.names import LogSizes
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import ChunkRun, RunLimits, choose, fits
@@ -127,7 +127,8 @@ def _compact(queue: QueueLog, head: Head, limits: RunLimits) -> Compacted | None
 
 def _unfolded(queue: QueueLog, head: Head, ref: ChunkRef) -> Head:
     """The head with the references of a chunk in place of that to it: it is too large for a step, or holds large slices
-    and small ones. They count as of its level, so that the levels of the head's tree go on falling.
+    and small ones. They count as of its level, so that the levels of the head's tree go on falling. What was trimmed of
+    it may have been collected: the head does not name that again.
     """
     inside = tuple(structs.replace(each, level=ref.level) for each in queue.load_chunk(ref).chunks)
     if not inside:
@@ -137,7 +138,9 @@ def _unfolded(queue: QueueLog, head: Head, ref: ChunkRef) -> Head:
         first = where_it_stands(present, (ref,))
         if first is None:
             return present
-        return replace(present, tree=(*present.tree[:first], *inside, *present.tree[first + 1 :]))
+        made = tree.pruned(replace(present, tree=(*present.tree[:first], *inside, *present.tree[first + 1 :])))
+        gone = [ref for ref, begin, end in placed(made.tree, made.tree_begin) if below(end, begin, made.earliest)]
+        return present if any(ref in inside for ref in gone) else made
 
     return queue.change(decide)
 

@@ -150,8 +150,9 @@ def begin(
     `unread` is what this process announced and no batch was made of.
 
     Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves, and what this query has completed is not
-    read again, even if the partition was somebody else's meanwhile. Partitions in `missed` were left out of the last
-    batch (`group.left_out`): their span comes again, marked.
+    read again, even if the partition was somebody else's meanwhile; but for a checkpoint that has an offset yet, of
+    flows that kept them: that counts, for the query may have been taken back, or have left out what it says.
+    Partitions in `missed` were left out of the last batch (`group.left_out`): their span comes again, marked.
     """
     known = before.spans.get(claim.partition)
     if known is not None and known.epoch == claim.epoch:
@@ -161,7 +162,7 @@ def begin(
         )
     if unread is not None and unread.epoch == claim.epoch:
         return _unread_again(unread, claim)
-    if known is None or keeps_offsets:
+    if known is None or keeps_offsets or claim.by_offset:
         return BatchSpan(claim.epoch, claim.position, claim.position, claim.redelivered_below)
     rest = _at_rest(known, claim.partition in missed)
     at = max(claim.position, rest.to)
@@ -187,7 +188,7 @@ def relied_on(before: BatchEnd, claims: Mapping[int, Claim], keeps_offsets: bool
     """
 
     def at_checkpoint(known: BatchSpan | None, claim: Claim) -> bool:
-        if known is None or not keeps_offsets:
+        if known is None or not (keeps_offsets or claim.by_offset):
             return known is None
         return known.epoch != claim.epoch or known.to == claim.acknowledged
 
@@ -201,7 +202,7 @@ def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[i
     done = {
         p: _at_rest(known, p in missed).to
         for p, claim in claims.items()
-        if (known := before.spans.get(p)) is not None and known.epoch != claim.epoch
+        if (known := before.spans.get(p)) is not None and known.epoch != claim.epoch and not claim.by_offset
     }
     return {p: Position(claims[p].epoch, to) for p, to in done.items() if to > claims[p].acknowledged}
 

@@ -176,6 +176,26 @@ def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ow
     assert {row.marked for row in query.rows[seen:] if row.offset < 7} == {True}
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_checkpoints_said_counts_for_a_query_that_keeps_none_from_now_on(alone: Stage, dies: bool) -> None:
+    """A batch that it had in hand was taken back, so its repetition left it out; and perhaps the first one without
+    checkpoints is not in Spark's log yet when its process is killed.
+    """
+    kept = alone.query("left", ownership="none").begun(5, 5).drain()
+    alone.publish(5, 5)
+    kept.plan()
+    kept.kill()
+    alone.rewind(by=3, ownership="none")
+    kept.start().trigger()
+    query = alone.query("left", ownership="none", checkpoints="none").goes_on_from(kept.stop()).start()
+    if dies:
+        query.plan()
+        query.kill().forget(len(kept.log)).start()
+    alone.until(lambda: query.trigger() or len(query.rows) == 16)
+    assert sorted(row[:2] for row in query.rows) == [(p, offset) for p in (0, 1) for offset in range(2, 10)]
+    assert {row.marked for row in query.rows} == {True}
+
+
 # --- older copies of Spark's checkpoint -------------------------------------------------------------------------------
 
 
