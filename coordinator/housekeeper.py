@@ -40,11 +40,6 @@ RENEW_MOST_S: Final = 600.0
 """For so long a single task keeps the lease: one that hangs must not keep others from housekeeping."""
 
 
-def lease_key(namespace: str) -> GroupKey:
-    """Where the lease is kept: no namespace, queue or group has a name that begins with '_'."""
-    return GroupKey("_housekeeping", namespace, "_lease")
-
-
 class TaskReport(NamedTuple):
     """What a task did, for the log."""
 
@@ -135,7 +130,7 @@ class Housekeeper:
         self._do = do or partial(do_task, store=store, settings=settings)
         self._leadership = Leadership(
             ownership,
-            lease_key(settings.namespace),
+            GroupKey("_housekeeping", settings.namespace, "_lease"),  # no name of people's begins with "_"
             settings=structs.replace(settings, lease_timeout_s=LEASE_LOOKS * look_s, frozen_after_s=3 * look_s),
             effects=effects,
             log=Log(settings.name, before="housekeeping_"),

@@ -89,10 +89,10 @@ class Batch:
         due = self._delivery.ends
         if message is not None:
             end = due.get(message.partition)
-            if end is None or message.offset >= end.offset:
+            if end is None or message.offset >= end.offset or message.queue != self._delivery.queue:
                 raise Invalid(
-                    f"offset {message.offset} of partition {message.partition} is not in this batch: acknowledge a "
-                    "message by the batch that it came in"
+                    f"offset {message.offset} of partition {message.partition} of {message.queue!r} is not in this "
+                    "batch: acknowledge a message by the batch that it came in"
                 )
             due = {message.partition: end._replace(offset=message.offset + 1)}
         return frozenset(due.keys() - self._giver.acknowledge(self._delivery, due))

@@ -65,12 +65,13 @@ class Result(Future[R]):
         self.was_read = False
 
     def result(self, timeout: float | None = None) -> R:
-        self.was_read = True
+        self.exception(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        found = super().exception(timeout)  # who waits in vain has read nothing
         self.was_read = True
-        return super().exception(timeout)
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -293,7 +294,8 @@ def publish_together(
     queue_id = queue.head.queue_id
     seed = publish_id or new_token()
     identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
-    columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
+    known = (each.columns for each in messages if each.columns is not None)
+    columns = max(known, key=lambda each: each.version, default=None)
     batch = _batch(messages, columns)
 
     def staged(plan: FanPlan, topics: pa.Array | None = None) -> list[StagedSegment]:
@@ -334,10 +336,6 @@ def _places(done: PublishResult, keys: pa.Array, partitions: int, seed: str) -> 
         places.append(Published(partition, following[partition]))
         following[partition] += 1
     return places
-
-
-def _version(columns: Columns) -> int:
-    return columns.version
 
 
 def _batch(messages: Sequence[Outgoing], columns: Columns | None) -> pa.RecordBatch:

@@ -152,7 +152,7 @@ class Publication:
     ) -> None:
         left = error or Invalid("left before it was committed")  # so what was staged leaves no object
         self._exit.__exit__(type(left), left, trace)
-        self._fan = None
+        self._fan, self._refused = None, self._refused or left
 
     def add(self, table: Any) -> None:
         """Stage the messages of anything with `__arrow_c_stream__` (a table of pyarrow, polars, pandas, duckdb), in

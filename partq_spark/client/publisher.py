@@ -42,9 +42,7 @@ from partq_spark.log.destinations import checked_topic
 from partq_spark.log.queue import NamespaceAddress, open_queue
 
 MOST_BATCH_BYTES: Final = 64 * 1024 * 1024
-EXIT_WAIT_S: Final = 30.0
-"""At the end of a process that did not close its publisher: for so long what was sent is still published."""
-
+EXIT_WAIT_S: Final = 30.0  # so long a process that ends publishes what was sent and not closed
 MOST_UNREAD: Final = 1000  # failures that are kept in mind
 
 R = TypeVar("R")
@@ -96,8 +94,7 @@ class Publisher:
         self._sent: SimpleQueue[Outgoing | _Turn] = SimpleQueue()
         self._waiting: deque[Outgoing | _Turn] = deque()  # the thread's own
         self._hurried = 0  # turns among them, before which nothing lingers
-        self._sent_bytes = 0  # the senders'
-        self._done_bytes = 0  # the thread's
+        self._sent_bytes = self._done_bytes = 0  # the senders', the thread's
         self._has_messages = self._ended = False  # under the publish id: some were sent; what is one publish is whole
         self._closing = self._is_over = False  # the thread takes all that was sent before; it has ended
         self._failure: PartqError | None = None
@@ -230,6 +227,7 @@ class Publisher:
         if error is None:
             self.close()
         elif os.getpid() == self._pid:
+            self._leave_undone(f"left by {type(error).__name__}")
             try:
                 self.close()
             except PartqError as failure:
@@ -289,12 +287,10 @@ class Publisher:
 
     def _lingers_s(self, first: Outgoing) -> float | None:
         """How long the messages that wait still do; None: until something changes."""
-        if self._hurried or self._failure is not None:
+        is_full = self._publish_id is None and self._pending >= self._batch_bytes
+        if self._hurried or self._failure is not None or is_full:
             return 0
-        if self._publish_id is not None:
-            return None
-        is_full = self._pending >= self._batch_bytes
-        return 0 if is_full else first.sent_s + self._linger_s - time.monotonic()
+        return None if self._publish_id is not None else first.sent_s + self._linger_s - time.monotonic()
 
     def _batch(self) -> list[Outgoing]:
         """The next messages, at least one. Those with a topic and those without are published apart."""
@@ -348,8 +344,7 @@ class Publisher:
                     return False
                 raise Invalid(
                     f"under a publish id all is published at once, and more than max_pending_bytes "
-                    f"({self._most_bytes}) were sent: raise that, or publish a table or file (send_table, "
-                    "Queue.publication)"
+                    f"({self._most_bytes}) were sent: raise that, or use send_table or Queue.publication"
                 )
             if self._tracing is not None:
                 begin_span(self._tracing, self._subject, message, self._limit)
@@ -376,17 +371,20 @@ class Publisher:
         failure = self._failure
         if error is None and failure is not None:
             error = type(failure)(f"this was not published, because an earlier publish failed: {failure}")
-        future.set_exception(error)
         if len(self._unread) < MOST_UNREAD:
             self._unread.append(future)
+        future.set_exception(error)  # whose callbacks may raise anything
         return future
+
+    def _leave_undone(self, why: str) -> None:
+        """What is one publish is whole: nobody knows whether all of it was sent."""
+        if self._publish_id is not None and not self._ended:
+            self._failure = self._failure or Invalid(f"nothing is published under id {self._publish_id!r}: {why}")
 
     def _require_own(self, *, waits: bool = False) -> None:
         """A guard: a forked child has no thread, and what was sent is its parent's. `waits`: for the thread."""
         if os.getpid() != self._pid:
-            raise Invalid(
-                "this publisher belongs to the process that made it, and this is a fork of it: make another one"
-            )
+            raise Invalid("this publisher belongs to the process that made it, and this is a fork: make another one")
         if waits and threading.current_thread() is self._thread:
             raise Invalid("a Future's callback cannot wait for its publisher: wait in another thread")
 
@@ -394,6 +392,7 @@ class Publisher:
         """Publish what was sent and not closed. A forked child's end publishes nothing."""
         if os.getpid() != self._pid:
             return
+        self._leave_undone("the process ended before it was closed")
         try:
             self.flush(EXIT_WAIT_S)
         except PartqError as error:

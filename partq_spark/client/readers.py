@@ -103,6 +103,12 @@ class Lines:
             raise Invalid(f"{self.name} cannot be read after line {self.number}: {error}") from error
 
 
+def _require_names_once(name: str, columns: Sequence[str]) -> None:
+    twice = {column for column in columns if columns.count(column) > 1}
+    if twice:
+        raise Invalid(f"{name} names the column {min(twice)!r} twice: rename one of them")
+
+
 class CsvFile:
     """CSV (RFC 4180, with a header line, UTF-8)."""
 
@@ -114,9 +120,7 @@ class CsvFile:
         self.columns = next((row for _, row, _ in self._rows), [])
         if not self.columns:
             raise Invalid(f"{self.name} is empty: the first line of a CSV file names its columns")
-        twice = {column for column in self.columns if self.columns.count(column) > 1}
-        if twice:
-            raise Invalid(f"{self.name} names the column {min(twice)!r} twice: rename one of them")
+        _require_names_once(self.name, self.columns)
 
     def parts(self) -> Iterator[tuple[list[list[str]], Place]]:
         """The fields of each row, as many as there are columns."""
@@ -256,6 +260,7 @@ class ParquetFile:
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{name} is no Parquet file that can be read: {error}") from error
         given = self._parquet.schema_arrow
+        _require_names_once(name, given.names)
         leaves = (self._parquet.schema.column(index) for index in range(len(self._parquet.schema)))
         is_int96 = iter([leaf.physical_type == "INT96" for leaf in leaves])
         self.schema = pa.schema([field.with_type(_with_instants(field.type, is_int96)) for field in given])

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -162,11 +162,12 @@ class Taking:
 
     def _give_back_dropped(self) -> None:
         """Before anything after them in their partitions is acknowledged, and these with it."""
-        while self._dropped:
-            dropped = self._dropped.popleft()
+        for dropped in tuple(self._dropped):  # of two threads none goes on before it is given back
             if not (dropped.is_settled or dropped.is_looked_into or dropped.fate is Fate.ACKNOWLEDGE):
                 self._say_unseen(dropped)
                 self._give_back(dropped)
+            with suppress(ValueError):  # the other one was faster
+                self._dropped.remove(dropped)
 
     def _say_unseen(self, delivery: Delivery) -> None:
         _log.warning(

@@ -170,11 +170,6 @@ class Holding:
         return offset if offset is not None else self.done
 
     @property
-    def is_superfluous(self) -> bool:
-        """Whether the checkpoint has an offset that a flow which keeps none is to take out."""
-        return self.checkpoint is not None and self.checkpoint.offset is not None and not self.by_offset
-
-    @property
     def reserve(self) -> int:
         """How much more than what is announced is written down as perhaps delivered, so that not each batch costs a
         write: a quarter more than the most that was announced between two of the last writes.

@@ -313,7 +313,7 @@ class GroupMembership(Membership):
         """Write what is due: at its interval, or at once where a handoff or another partition waits. Whether it said
         that nothing is in hand.
         """
-        checkpoint = holding.checkpoint
+        checkpoint, keeps = holding.checkpoint, self._settings.keep_offsets
         if checkpoint is None:
             return False
         saved, done = holding.saved, holding.done
@@ -323,9 +323,9 @@ class GroupMembership(Membership):
         at_once = is_due if holding.is_refused else holding.paused or at_milestone
         if everything or at_once:
             return self._close_one(holding)
-        if is_due and (done > saved if self._settings.keep_offsets else holding.is_superfluous):
+        if is_due and (done > saved if keeps else checkpoint.offset is not None and not holding.by_offset):
             self._write_one(holding, self._reach(holding, holding.announced))
-        elif is_due and not self._settings.keep_offsets and len(self._group.seen.layouts) > 1:
+        elif is_due and not keeps and len(self._group.seen.layouts) > 1:
             # Others may wait until it has nothing in hand, and a milestone says so only until the next batch.
             return checkpoint.may_reach > holding.announced and self._close_one(holding)
         return False

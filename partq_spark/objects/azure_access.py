@@ -49,7 +49,8 @@ def find_access(url: str, environment: Mapping[str, str]) -> AzureAccess:
     if connection_string:
         parts = dict(part.partition("=")[::2] for part in connection_string.split(";"))
         if "SharedAccessSignature" in parts:
-            _hush_signatures()
+            # urllib3 logs whole URLs, at debug level, and here the URL is the credential.
+            logging.getLogger("urllib3.connectionpool").addFilter(_FILTER)  # once, however often it is added
         host = urlsplit(parts.get("BlobEndpoint", "")).hostname
         return AzureAccess(account=parts.get("AccountName") or host or "(unnamed)", connection_string=connection_string)
     account_url = environment.get(ACCOUNT_URL, "").strip().rstrip("/")
@@ -96,11 +97,6 @@ class _WithoutSignatures(logging.Filter):
 
 
 _FILTER: Final = _WithoutSignatures()
-
-
-def _hush_signatures() -> None:
-    """urllib3 logs whole URLs, at debug level; with a shared access signature the URL is the credential."""
-    logging.getLogger("urllib3.connectionpool").addFilter(_FILTER)  # once, however often it is added
 
 
 # --- signing in by an identity ----------------------------------------------------------------------------------------

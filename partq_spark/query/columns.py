@@ -270,7 +270,7 @@ class _Rows:
             "value": lambda piece: piece.batch.column("value"),
             "queue": self._queue,
             "partition": self._partition,
-            "offset": self._offset,
+            "offset": lambda piece: pa.arange(piece.offset, piece.offset + piece.batch.num_rows),
             "timestamp": self._timestamp,
             "redelivered": self._redelivered,
             "headers": self._headers,
@@ -319,9 +319,6 @@ class _Rows:
         return self._constant(piece, "timestamp", piece.time_us, lambda rows: _array(TIMESTAMP, rows, time * rows))
 
     # --- made
-
-    def _offset(self, piece: Piece) -> pa.Array:
-        return pa.arange(piece.offset, piece.offset + piece.batch.num_rows)
 
     def _partition(self, piece: Piece) -> pa.Array:
         number = struct.pack("=i", piece.partition)

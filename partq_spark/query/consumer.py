@@ -106,7 +106,7 @@ class ConsumerLoop:
         member = self.participant.joined(before)
         idle, self._idle = self._idle, None
         idle_until_s: float | None = None
-        if idle is not None and self._is_still_idle(member, idle, start):
+        if idle is not None and idle.start == start and not (self._woken or member.has_news):  # as far as is known
             idle_until_s = asked_s + self._pace.poll_s
             if asked_s - idle.at_s > self._pace.whole_look_s:
                 self._wait_until_due(member, idle_until_s)  # a whole look follows, which looks at the log, too
@@ -179,10 +179,6 @@ class ConsumerLoop:
     def wake(self) -> None:
         """There may be news of the group: the thread that waits looks at everything, and so does the next question."""
         self._woken = True
-
-    def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:
-        """As far as is known nothing has happened since a whole look."""
-        return idle.start == start and not self._woken and not member.has_news
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 

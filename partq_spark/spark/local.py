@@ -127,15 +127,10 @@ def prepare_worker() -> None:
         case 1:
             _never_wait(_local_connections())
         case 2:
-            _spare_collector()
-
-
-def _spare_collector() -> None:
-    """A collection after every task takes 20 ms for no more than Spark's own imports (50,000 objects), 40 ms with
-    pandas. The second call of a process finds all imports done and a collection just over: what lives then lives on,
-    and is left out of all later collections.
-    """
-    gc.freeze()
+            # A collection after every task takes 20 ms for no more than Spark's own imports (50,000 objects), 40 ms
+            # with pandas. The second call of a process finds all imports done and a collection just over: what lives
+            # then lives on, and is left out of all later collections.
+            gc.freeze()
 
 
 def _never_wait(connections: Sequence[int]) -> None:

@@ -72,9 +72,7 @@ def test_a_tracestate_goes_along_or_is_left_out(state: bytes | None, kept: str) 
         ([], None),
     ],
 )
-def test_the_headers_of_a_message_name_one_span_or_none(
-    headers: list[tuple[str | None, bytes | None]], found: SpanContext | None
-) -> None:
+def test_headers_name_a_span_or_none(headers: list[tuple[str | None, bytes | None]], found: SpanContext | None) -> None:
     assert of_headers(headers) == found
 
 

@@ -294,7 +294,7 @@ def interrupt_twice() -> None:
     interrupt()
 
 
-def test_ctrl_c_during_the_swap_waits_until_the_outcome_is_known_or_does_not_pretend_to(
+def test_ctrl_c_during_the_swap_waits_for_the_outcome_or_says_so(
     orders: Partq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged(monkeypatch, interrupt)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import source, written
@@ -43,6 +44,7 @@ LINES = {
 }
 """Of standard input, for the untyped queue."""
 
+pq.write_table(pa.table([[1], [2]], names=["n", "n"]), sink := pa.BufferOutputStream())
 FILES: list[tuple[str, Any, str]] = [
     ("a.csv", "a,b\n1,2\n1,2,3\n", "FILE line 3 has 3 fields, the first line names 2 columns"),
     ("a.csv", 'a,b\n"x\ny",2\n1\n', "FILE line 4 has 1 fields"),
@@ -56,6 +58,7 @@ FILES: list[tuple[str, Any, str]] = [
     ("a.csv", b"a,b\n1,2\n\xff,2\n", "FILE line 3 is not UTF-8"),
     ("a.jsonl --key-column a", '{"a":1}\n{"b":1}\n', "FILE line 2 has no 'a' (--key-column)"),
     ("a.parquet", "PAR1 no", "FILE is no Parquet file that can be read"),
+    ("a.parquet", sink.getvalue().to_pybytes(), "FILE names the column 'n' twice"),
     ("a.parquet", {"value": ["a", None]}, "FILE row 2 has no value"),
     ("a.parquet", {"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
     ("a.parquet", {"value": ["a"], "headers": ["x"]}, "FILE: column 'headers' has type "),

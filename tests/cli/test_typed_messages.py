@@ -126,9 +126,7 @@ def as_csv(lines: str, names: list[str]) -> str:
 @pytest.mark.conformance("TYP-02")
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=batches())
-def test_what_goes_in_one_way_comes_out_and_goes_in_every_other_way(
-    tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch
-) -> None:
+def test_what_goes_in_comes_out_every_way(tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch) -> None:
     """Rows of any columns: as a table, one by one, as lines, as a Parquet file and as CSV; all come back as they were,
     browsed, read and consumed.
     """

@@ -52,9 +52,7 @@ def lag(queue: partq.Queue) -> int:
 
 
 @pytest.mark.conformance("API-03")
-def test_an_idle_loop_and_one_that_waits_for_a_coordinator_or_a_store_stop_within_a_second(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loops_that_are_idle_or_wait_stop_within_a_second(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("idle", "coordinator", "store"):
         queue = make(name, 1)
         if name == "store":
@@ -138,6 +136,8 @@ def test_a_batch_is_a_table_of_the_columns_asked_for_and_has_messages(make: Make
         assert sorted(numbers(batch)) == list(range(10))
         with pytest.raises(partq.Invalid, match="is not in this batch"):
             batch.acknowledge(next(iter(batch))._replace(offset=99))
+        with pytest.raises(partq.Invalid, match="is not in this batch"):
+            batch.acknowledge(next(iter(batch))._replace(queue="another"))
         assert batch.acknowledge() == frozenset()
 
 
@@ -232,9 +232,7 @@ def test_a_forked_child_acknowledges_nothing_and_says_so(make: Make) -> None:
 
 @pytest.mark.conformance("API-03")
 @pytest.mark.slow
-def test_a_consumer_lives_as_long_as_its_process_and_leaves_if_nobody_is_left_to_ask(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_consumer_lives_as_long_as_its_process_if_somebody_asks(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     queue = make(partitions=1)
     publish(queue, 10)
     caplog.set_level(logging.WARNING)

@@ -98,7 +98,30 @@ def test_under_a_publish_id_nothing_waits_for_room_that_cannot_come(make: Make) 
     assert len(published(queue)) == 1
 
 
+def test_under_a_publish_id_nothing_is_published_of_what_an_exception_cut_short(make: Make) -> None:
+    queue = make()
+    publisher = queue.publisher(publish_id="half")
+    future = publisher.send("1")
+    publisher.__exit__(None, left := ValueError("the source has ended"), None)
+    assert "nothing is published under id 'half'" in str(left.__notes__)
+    with pytest.raises(partq.Invalid, match="left by ValueError"):
+        future.result(0)
+    with queue.publisher(publish_id="half") as publisher:
+        publisher.send("all")
+    assert len(published(queue)) == 1
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_waited_in_vain_has_read_nothing(make: Make) -> None:
+    queue = make()
+    publisher = queue.publisher(linger_s=60)
+    with pytest.raises(TimeoutError):
+        publisher.send("a").result(0)
+    queue.delete()
+    with pytest.raises(partq.Invalid, match="deleted"):
+        publisher.flush()
 
 
 @pytest.mark.conformance("API-02")

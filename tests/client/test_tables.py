@@ -90,6 +90,10 @@ def test_of_what_fails_no_part_is_published(make: Make, monkeypatch: pytest.Monk
         for again in (partial(publication.add, pa.table({"value": ["b"]})), publication.commit):
             with pytest.raises(partq.Invalid, match=f"make another publication: {said}"):
                 again()
+    with queue.publication() as left:
+        left.add(pa.table({"value": ["c"]}))
+    with pytest.raises(partq.Invalid, match="left before it was committed"):
+        left.commit()
     assert len(list(queue.browse())) == (0 if fails else 2)
 
 

@@ -74,9 +74,7 @@ def test_what_is_due(facts: QueueFacts, done: dict[Work, Done], is_due: str) -> 
     [(Work.RETAIN, of_s, every_s) for of_s, every_s in ((0.0, 5), (60.0, 15), (240.0, 60), (7 * 86_400.0, 60))]
     + [(Work.COLLECT, of_s, every_s) for of_s, every_s in ((1.0, 30), (60.0, 30), (86_400.0, 21_600))],
 )
-def test_trimming_and_collection_come_four_times_in_a_retention_and_a_grace_within_limits(
-    work: Work, of_s: float, every_s: float
-) -> None:
+def test_trimming_and_collection_four_times_in_a_retention_and_a_grace(work: Work, of_s: float, every_s: float) -> None:
     facts = replace(FACTS, retention_s=of_s, oldest_us=0)
     settings = structs.replace(SETTINGS, collection_grace_s=of_s)
     assert [work in works(facts, {work: ended(ago_s)}, settings) for ago_s in (every_s - 0.1, every_s)] == [False, True]

@@ -182,9 +182,7 @@ steps = st.one_of(
 @pytest.mark.conformance("RES-04")
 @examples(400)
 @given(begin=counts, history=st.lists(steps, min_size=3, max_size=40))
-def test_partitions_wait_for_what_shares_keys_with_them_and_for_nothing_else(
-    begin: int, history: list[tuple[str, tuple[Any, ...]]]
-) -> None:
+def test_partitions_wait_for_what_shares_keys_with_them(begin: int, history: list[tuple[str, tuple[Any, ...]]]) -> None:
     world = History(empty_head(begin), [begin])
     for step, of_what in history:
         getattr(world, step)(*of_what)

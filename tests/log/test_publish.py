@@ -238,9 +238,7 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
         (0, Corrupt, "not there"),  # what was staged is lost instead
     ],
 )
-def test_what_is_placed_again_comes_as_a_whole_or_says_why_not(
-    world: World, changes: int, error: type[PartqError] | None, said: str
-) -> None:
+def test_what_is_placed_again_is_whole(world: World, changes: int, error: type[PartqError] | None, said: str) -> None:
     queue = world.create(4)
     stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))

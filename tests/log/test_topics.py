@@ -35,9 +35,7 @@ SINGLE, LAST = "single '/'", "stands alone as the last level"
         (SUBSCRIPTION, "a/>b", "level 2 ('>b')", LAST),
     ],
 )
-def test_what_is_malformed_is_refused_with_its_place_and_what_is_allowed(
-    kinds: tuple[str, ...], text: str, place: str, allowed: str
-) -> None:
+def test_what_is_malformed_is_refused_by_place(kinds: tuple[str, ...], text: str, place: str, allowed: str) -> None:
     for kind in kinds:
         with pytest.raises(Invalid) as refused:
             CHECKS[kind](text)

@@ -91,9 +91,7 @@ OPERATIONS: dict[str, Callable[[Retrying], object]] = {
 
 
 @pytest.mark.parametrize("kind", OPERATIONS)
-def test_what_may_be_repeated_is_repeated_until_the_store_is_back_or_the_time_is_over(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_may_be_repeated_is_until_the_store_is_back_in_time(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     undisturbed, operation = Time(), OPERATIONS[kind]
     wanted = operation(undisturbed.patient(filled()))
     assert undisturbed.pauses == []

@@ -119,9 +119,7 @@ BY_NAME = AzureAccess(account="acc", account_url="https://acc.blob.core.windows.
         ({ACCOUNT: "https://acc"}, None),
     ],
 )
-def test_credentials_come_from_the_environment_and_nonsense_in_it_is_refused(
-    environment: dict[str, str], access: AzureAccess | None
-) -> None:
+def test_credentials_come_from_the_environment_if_sane(environment: dict[str, str], access: AzureAccess | None) -> None:
     if access is not None:
         assert find_access("u", environment) == access
         assert SECRET not in repr(access)
@@ -155,9 +153,7 @@ def test_azure_without_its_packages_says_what_to_install(monkeypatch: pytest.Mon
         ({"PARTQ_STORE": f"azure://box?sig={SECRET}", "HOME": "/home/ann"}, None),
     ],
 )
-def test_the_default_store_is_in_the_home_directory_unless_the_environment_names_another(
-    environ: dict[str, str], url: str | None
-) -> None:
+def test_the_default_store_is_in_the_home_directory_unless_another_is(environ: dict[str, str], url: str | None) -> None:
     if url is not None:
         assert default_store(environ) == url
         return

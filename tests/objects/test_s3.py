@@ -341,9 +341,7 @@ def test_a_policy_without_delete_refuses_what_deletes_and_all_else_goes_on(
 
 
 @NEEDS_POLICIES
-def test_an_object_lock_that_refuses_deletions_is_named_and_nothing_is_half_done(
-    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_lock_that_refuses_deletions_is_named(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """This server's stands against every new version too. AWS' keeps the old ones, of which `queue create` warns."""
     set_variables(monkeypatch, s3_server.variables())
     kept = Kept("object-lock")

@@ -158,9 +158,7 @@ def test_without_checkpoints_a_restart_does_not_wait_for_what_it_has_read_before
 @OWNERSHIPS
 @pytest.mark.conformance("RES-03")
 @pytest.mark.parametrize("checkpoints", ["none", "store"])
-def test_a_group_that_begins_after_a_removal_does_not_wait_for_what_was_before_it(
-    staged: Staged, ownership: str, checkpoints: str
-) -> None:
+def test_a_group_that_begins_after_a_removal_waits_for_none(staged: Staged, ownership: str, checkpoints: str) -> None:
     stage = staged(partitions=3)
     stage.publish(5, 5, 5)
     stage.alter(2)

@@ -24,9 +24,7 @@ def settled(query: Query) -> None:
 
 @pytest.mark.conformance("OWN-01", "CHK-04")
 @OWNERSHIPS
-def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_retention_would_count_by(
-    stage: Stage, ownership: str
-) -> None:
+def test_a_query_that_gives_up_checkpoints_leaves_no_offset_to_count_by(stage: Stage, ownership: str) -> None:
     kept = stage.query("left", ownership=ownership).begun(10, 10).drain().stop()
     assert [stage.offset(p) for p in (0, 1)] == [10, 10]
     query = stage.query("left", ownership=ownership, checkpoints="none").goes_on_from(kept).start()

@@ -45,9 +45,7 @@ def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(st
 
 
 @pytest.mark.conformance("FLO-03")
-def test_without_a_coordinator_a_query_waits_for_its_answer_and_stays_alive_and_says_so(
-    alone: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_coordinator_a_query_waits_and_says_so(alone: Stage, caplog: pytest.LogCaptureFixture) -> None:
     query = alone.query("left").begun(2, 2).run()
     alone.sleep(30.0)
     assert query.rows == []

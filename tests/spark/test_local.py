@@ -84,9 +84,7 @@ def test_several_may_make_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert list(folder.parent.glob(f"{name}.*")) == []
 
 
-def test_a_pyspark_without_spark_and_a_place_where_nothing_can_be_made_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_spark_and_a_place_to_make_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Invalid, match=r"the Spark home .*/file/home cannot be made \(.*\): name a folder"):
         make_home(tmp_path / "file/home")

@@ -161,9 +161,7 @@ UNTYPED_SOURCES: list[tuple[str, StructType]] = [
 
 
 @pytest.mark.parametrize(("ddl", "says", "asked"), [(DDL, *c) for c in SOURCES] + [(None, *c) for c in UNTYPED_SOURCES])
-def test_a_reader_is_refused_columns_that_the_queue_does_not_have_so(
-    calls: Calls, ddl: str | None, says: str, asked: StructType
-) -> None:
+def test_a_reader_is_refused_columns_of_no_queue(calls: Calls, ddl: str | None, says: str, asked: StructType) -> None:
     """Before anything is done in its name: no group is made."""
     queue = create(calls, ddl)
     refused(says, calls.read, "orders", asked)

@@ -128,9 +128,7 @@ DEAD = ConnectionError("Answer from Java side is empty")
         ([BROKEN, WELL], False, [1.125]),  # it made another session
     ],
 )
-def test_what_fails_is_started_again_with_growing_pauses(
-    lives: list[Life | BaseException | None], session: bool, pauses: list[float]
-) -> None:
+def test_what_fails_starts_again(lives: list[Life | BaseException | None], session: bool, pauses: list[float]) -> None:
     """Also a start that fails later, which is no healthy minute."""
     assert run(lives, session=session) == pytest.approx(pauses)
 

@@ -112,9 +112,7 @@ def test_columns_come_by_name_in_any_letters_and_may_be_void_inside_of_others(ca
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("large", [False, True])
-def test_headers_are_taken_and_metadata_is_ignored_so_that_a_plain_copy_works(
-    calls: Calls, write: Callable[..., None], large: bool
-) -> None:
+def test_headers_are_taken_and_metadata_is_ignored(calls: Calls, write: Callable[..., None], large: bool) -> None:
     create(calls, "id INT, tags ARRAY<STRING>")
     create(calls, "tags ARRAY<STRING>, id INT", name="copy")
     schema = spark("tags ARRAY<STRING>", field("_headers", headers_type()), *spark("id INT").fields)
@@ -226,9 +224,7 @@ def test_rows_go_by_their_topics_or_by_the_option_and_a_column_topic_is_the_queu
         assert calls.read(name, spark("value BINARY")).to_pylist() == [{"value": value}]
 
 
-def test_a_batch_whose_topics_attract_queues_of_different_columns_is_refused_whole(
-    calls: Calls, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_for_queues_of_different_columns_is_refused(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
     attracting(calls, eu=("id INT", "*/eu"), wide=("id INT, name STRING", "a/*"), old=(None, "old"))
     given = spark("id INT", TOPIC)
     for topics, says in (

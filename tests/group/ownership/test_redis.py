@@ -107,9 +107,7 @@ def test_that_it_began_anew_is_noticed_by_every_call_before_it_does_anything(
 
 @pytest.mark.conformance("OWN-03")
 @pytest.mark.parametrize("lost", ["FLUSHALL", "DEL {group}:beats"])
-def test_what_was_flushed_or_evicted_looks_as_if_it_never_was_and_a_flow_binds_anew(
-    server: RedisServer, store: Ownership, lost: str
-) -> None:
+def test_what_was_flushed_or_evicted_never_was_flows_bind(server: RedisServer, store: Ownership, lost: str) -> None:
     begin(store)
     store.take_lease(KEY, LEASE, expected=None)
     command(server, *lost.format(group=f"partq:{{{STORE_ID}/{KEY}}}").split())
@@ -129,9 +127,7 @@ def test_what_was_flushed_or_evicted_looks_as_if_it_never_was_and_a_flow_binds_a
 
 
 @pytest.mark.parametrize("lost", ["SCRIPT FLUSH", "CLIENT KILL TYPE normal SKIPME no"])
-def test_scripts_and_idle_connections_that_are_lost_are_replaced_before_anything_is_sent(
-    server: RedisServer, store: Ownership, lost: str
-) -> None:
+def test_lost_scripts_and_connections_are_replaced_first(server: RedisServer, store: Ownership, lost: str) -> None:
     begin(store)
     for _ in range(3):
         command(server, *lost.split())
@@ -251,9 +247,7 @@ def test_news_come_again_after_a_subscription_is_lost_and_no_others(server: Redi
     flow.close()
 
 
-def test_a_subscription_to_another_server_than_calls_speak_to_is_given_up(
-    server: RedisServer, replica: RedisServer, store: Ownership
-) -> None:
+def test_a_subscription_elsewhere_is_given_up(server: RedisServer, replica: RedisServer, store: Ownership) -> None:
     """Whose address it was may be silent for long."""
     begin(store)
     assert store.wait_news(5) is None

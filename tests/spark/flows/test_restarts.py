@@ -79,9 +79,7 @@ def test_whatever_ended_a_query_within_the_delay_it_gets_its_partitions_back(sha
 
 
 @pytest.mark.conformance("LOS-03", "LOS-04", "CHK-05", "HAN-07", "LOS-06")
-def test_a_query_that_was_frozen_or_cut_off_has_lost_its_partition_and_does_nothing_further(
-    shared: Make, redis_server: RedisServer
-) -> None:
+def test_a_query_that_was_frozen_or_cut_off_has_lost_its_partition(shared: Make, redis_server: RedisServer) -> None:
     """Its old mapping says nothing when it is back: it gets a share anew."""
     orders = shared(delay_s=0.5, handoff_s=2.0)
     with running(Cable(redis_server.port)) as cable:
