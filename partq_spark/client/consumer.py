@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.arguments import checked
@@ -104,6 +104,14 @@ class Batch:
         self._giver.release(self._delivery)
 
 
+class _EndInGoodOrder(list["Consumer"]):
+    """Those that the main thread has open, as a handler of SIGTERM: the loop of each ends after its batch."""
+
+    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        for each in self:
+            each.stop()
+
+
 @checked
 class Consumer:
     """Use as a context manager, and iterate over it, or `poll`; with asyncio `async for`, or `anext`. Made by
@@ -130,7 +138,6 @@ class Consumer:
         self._taking = Taking(options, open_queue(options.target).refresh(), columns)
         self._guard = threading.RLock()  # entered and left by C alone: no exception comes in between
         self._ask: Ask | None = None
-        self._former: Any = None  # what SIGTERM did before
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -164,27 +171,28 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
-        if self._former is not None and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGTERM) == self._end_in_good_order:
-                signal.signal(signal.SIGTERM, self._former)
-            self._former = None
+        if threading.current_thread() is threading.main_thread():
+            found = signal.getsignal(signal.SIGTERM)
+            if isinstance(found, _EndInGoodOrder) and self in found:
+                found.remove(self)
+                if not found:
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._taking.close()
 
     def __enter__(self) -> Self:
         self._require_usable()
         if threading.current_thread() is threading.main_thread():
-            former = signal.getsignal(signal.SIGTERM)
-            if former is signal.SIG_DFL:  # else somebody has a better use for it
-                self._former = signal.signal(signal.SIGTERM, self._end_in_good_order)
+            found: object = signal.getsignal(signal.SIGTERM)
+            if found is signal.SIG_DFL:  # else somebody has a better use for it
+                signal.signal(signal.SIGTERM, found := _EndInGoodOrder())
+            if isinstance(found, _EndInGoodOrder):
+                found.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _end_in_good_order(self, _signal: int, _frame: FrameType | None) -> None:
-        self.stop()
 
     # --- asking -------------------------------------------------------------------------------------------------------
 

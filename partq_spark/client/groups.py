@@ -158,9 +158,8 @@ class Grouping(Handle):
         queue, group = self._opened(), checked_name("group", group)
         beginning = place(starting)
         start = planning.resolve(queue.refresh(), beginning, "starting", queue.offsets_at)
-        offsets = [start[partition] for partition in sorted(start)]
         shared = None if ownership is None else ownership_url(ownership)
-        groups.create_group(queue, group, offsets, exact=beginning.offsets is not None, ownership=shared)
+        groups.create_group(queue, group, [*start.values()], exact=beginning.offsets is not None, ownership=shared)
 
     def alter_group(
         self, group: str, *, ownership: str, former: str | None = None, force: bool = False

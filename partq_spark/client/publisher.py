@@ -368,12 +368,13 @@ class Publisher:
 
     def _failed(self, future: Result[R], error: PartqError | None = None) -> Result[R]:
         """The Future, failed by its own publish (`error`) or by an earlier one."""
-        failure = self._failure
-        if error is None and failure is not None:
+        if error is None and (failure := self._failure) is not None:
             error = type(failure)(f"this was not published, because an earlier publish failed: {failure}")
-        if len(self._unread) < MOST_UNREAD:
-            self._unread.append(future)
-        future.set_exception(error)  # whose callbacks may raise anything
+        try:
+            future.set_exception(error)  # whose callbacks may raise anything
+        finally:  # not before: who flushes beside this would wait for it
+            if len(self._unread) < MOST_UNREAD:
+                self._unread.append(future)
         return future
 
     def _leave_undone(self, why: str) -> None:

@@ -45,7 +45,8 @@ class Claim:
 
     `position` is the next offset to deliver. Messages below `redelivered_below` may have been delivered before, by
     this or another flow. While `paused` nothing new may be delivered; what was delivered is still acknowledged.
-    `by_offset`: the checkpoint has an offset, and this flow has acknowledged nothing since.
+    `by_offset`: its flow begins by the checkpoint's offset, for it keeps offsets (False with `checkpoints=none`), or it
+    was given one, by flows that kept them, and has acknowledged nothing since.
     """
 
     partition: int
@@ -55,7 +56,7 @@ class Claim:
     redelivered_below: int
     paused: bool
     origin: Origin | None = None  # as the checkpoint has it
-    by_offset: bool = False
+    by_offset: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,8 +142,8 @@ class Holding:
     end that was returned to Spark, or taken up again from it, at this epoch; `done` is what the application has
     acknowledged, `saved` what of it the checkpoint said last. `in_doubt`: nobody knows what became of the last write;
     `is_refused`: it was not allowed, and nothing is delivered until one is.
-    `origin` is the newest publish that was read when `done` was acknowledged. `by_offset` as in `Claim`: until then
-    a flow that keeps no offsets leaves it there, too, for Spark's log may not have yet where the flow begins by it.
+    `origin` is the newest publish that was read when `done` was acknowledged. `by_offset` as in `Claim`: as long as
+    that, the checkpoint's offset stays, too, for Spark's log may not have yet where the flow begins by it.
     """
 
     epoch: int
@@ -156,7 +157,7 @@ class Holding:
     saved: int = 0
     written_s: float = 0.0
     origin: Origin | None = None
-    by_offset: bool = False
+    by_offset: bool = True
     _announced_at_write: int = 0
     _advances: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED - 1))
 
@@ -184,11 +185,11 @@ class Holding:
         self._advances.append(self.announced - self._announced_at_write)
         self._announced_at_write = self.announced
 
-    def covers(self, end: int, keeps_offsets: bool) -> bool:
+    def covers(self, end: int) -> bool:
         """Whether messages up to `end` may be delivered by what the checkpoint says."""
         if self.checkpoint is None or self.in_doubt or end > self.checkpoint.may_reach:
             return False
-        return self.checkpoint.is_open if self.checkpoint.offset is None else keeps_offsets or self.by_offset
+        return self.checkpoint.is_open if self.checkpoint.offset is None else self.by_offset
 
 
 class FlowHoldings:
@@ -196,10 +197,11 @@ class FlowHoldings:
     it, in the log.
     """
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, who: str, keeps_offsets: bool) -> None:
         self.by_partition: dict[int, Holding] = {}
         self.mapping: dict[int, int] = {}
         self._who = who
+        self._keeps_offsets = keeps_offsets
 
     def is_same_epoch(self, held: int, other: int | None) -> bool:
         """A guard: nobody else had the partition in between."""
@@ -249,7 +251,7 @@ class FlowHoldings:
             holding.announced, holding.done = max(known.announced, start), max(known.done, start)
         holding.marked = min(checkpoint.redelivered_below, end)
         holding.paused = paused
-        holding.by_offset = checkpoint.offset is not None
+        holding.by_offset = self._keeps_offsets or checkpoint.offset is not None
         holding.was_written(checkpoint, now_s)
         self.by_partition[partition] = holding
         self.mapping[partition] = holding.epoch
@@ -266,7 +268,7 @@ class FlowHoldings:
             still.add(partition)
             if position.offset > holding.done:
                 holding.origin = origin
-            holding.by_offset &= position.offset <= holding.done
+            holding.by_offset &= self._keeps_offsets or position.offset <= holding.done
             holding.done = max(holding.done, position.offset)
             holding.announced = max(holding.announced, position.offset)  # a batch of before this process began
         return frozenset(still)

@@ -217,7 +217,7 @@ class GroupMembership(Membership):
         self._effects = effects if effects is not None else Effects()
         self._run = run
         self._name = f"flow {flow} of group {group}"
-        self._holdings = FlowHoldings(self._name)
+        self._holdings = FlowHoldings(self._name, self._settings.keep_offsets)
 
     @property
     def flow(self) -> str:
@@ -306,14 +306,14 @@ class GroupMembership(Membership):
             holding, end = short
             self._write_one(holding, self._reach(holding, end))
 
-        held, keeps = self._holdings.by_partition, self._settings.keep_offsets
-        self._run(raised, [(held[p], end) for p, end in ends.items() if not held[p].covers(end, keeps)])
+        held = self._holdings.by_partition
+        self._run(raised, [(held[p], end) for p, end in ends.items() if not held[p].covers(end)])
 
     def _save_due(self, holding: Holding, *, everything: bool) -> bool:
         """Write what is due: at its interval, or at once where a handoff or another partition waits. Whether it said
         that nothing is in hand.
         """
-        checkpoint, keeps = holding.checkpoint, self._settings.keep_offsets
+        checkpoint = holding.checkpoint
         if checkpoint is None:
             return False
         saved, done = holding.saved, holding.done
@@ -323,9 +323,9 @@ class GroupMembership(Membership):
         at_once = is_due if holding.is_refused else holding.paused or at_milestone
         if everything or at_once:
             return self._close_one(holding)
-        if is_due and (done > saved if keeps else checkpoint.offset is not None and not holding.by_offset):
+        if is_due and (done > saved if holding.by_offset else checkpoint.offset is not None):
             self._write_one(holding, self._reach(holding, holding.announced))
-        elif is_due and not keeps and len(self._group.seen.layouts) > 1:
+        elif is_due and not self._settings.keep_offsets and len(self._group.seen.layouts) > 1:
             # Others may wait until it has nothing in hand, and a milestone says so only until the next batch.
             return checkpoint.may_reach > holding.announced and self._close_one(holding)
         return False
@@ -355,7 +355,7 @@ class GroupMembership(Membership):
         try:
             written = self._checkpoints.write(
                 held,
-                offset=holding.done if self._settings.keep_offsets or holding.by_offset else None,
+                offset=holding.done if holding.by_offset else None,
                 may_reach=may_reach,
                 marked=holding.marked,
                 origin=holding.origin,

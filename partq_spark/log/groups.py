@@ -141,12 +141,11 @@ def create_group(
 
     The starting offsets are resolved here once, so that two flows can never resolve `latest` differently. `start` is
     for the partitions that this handle knows; those that come meanwhile begin at their beginning. What was trimmed
-    since `start` was resolved cannot be read: there the group begins at the earliest message that can, unless `exact`,
-    which is for offsets that a user gave and wants to be told of.
+    cannot be read: there the group begins at the earliest message that can, unless `exact`.
 
     `ownership`: how the caller's flows share it, `none`, `store` or a Redis URL, of which only the kind is kept. Raises
-    `Invalid` if the group is shared another way, and where all groups would take more than `MOST_GROUP_BYTES` of the
-    head. None: the first flow that joins says it.
+    `Invalid` if the group is shared another way, with `exact` for an offset that was trimmed, and where all groups
+    would take more than `MOST_GROUP_BYTES` of the head. None: the first flow that joins says it.
     """
     known = len(queue.head.next)
     name = names.checked_name("group", group)
@@ -159,10 +158,13 @@ def create_group(
                 f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
             )
         begin = (*start, *(0,) * (len(head.next) - len(start)))
-        if not exact:
-            begin = tuple(map(max, begin, head.earliest))
+        kept = tuple(map(max, begin, head.earliest))
+        if exact and kept != begin:
+            raise Invalid(
+                f"group {name!r} cannot begin at {[*begin]}: {queue} keeps messages from {[*head.earliest]} on"
+            )
         kind = None if ownership is None else group_kind(ownership)
-        made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
+        made = Group(since_sequence=head.sequence + 1, start=kept, ownership=kind)
         grown = _with(head, name, made)
         _check_size(queue, name, grown.groups)
         return grown

@@ -128,8 +128,7 @@ class Acknowledgements:
         """What was complete before this ownership, and does not come again (`checkpoints=none`). `missed`: what was
         left out of it. Raises as the stores do.
         """
-        known = {} if self._options.keep_offsets else left_out(before, view.claims, missed)
-        if known:
+        if known := left_out(before, view.claims, missed):
             member.acknowledge(known)
 
     def in_hand(self) -> dict[str, Any]:

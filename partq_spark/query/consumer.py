@@ -234,8 +234,7 @@ class ConsumerLoop:
     ) -> BatchPlan:
         head = self.participant.fresh_head(before)
         self._pace.looked(self._effects.now_s())
-        keeps = self._options.keep_offsets
-        self._origins.require(head, planning.relied_on(before, view.claims, keeps))
+        self._origins.require(head, planning.relied_on(before, view.claims))
         last, given_out = self._last, self.acknowledgements.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
@@ -248,8 +247,7 @@ class ConsumerLoop:
             if self._options.manual_acks:
                 mine = None if given_out.is_void(p) else unread.get(p)
                 return planning.begin_manual(before, given_out.last(p), claim, unread=mine, reached=reached)
-            mine = unread.get(p)
-            return planning.begin(before, claim, unread=mine, reached=reached, keeps_offsets=keeps, missed=missed)
+            return planning.begin(before, claim, unread=unread.get(p), reached=reached, missed=missed)
 
         return planning.planned_batch(
             head,

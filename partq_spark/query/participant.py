@@ -98,26 +98,23 @@ class Participant:
         """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere.
         Raises `Invalid` if it is shared in another way.
         """
-        queue, options = self._queue, self._options
+        queue, options, place = self._queue, self._options, self._start
         head = queue.refresh()
-        place = self._start
         groups.require_ownership(head, group.name, group.ownership, store=queue.store.url)
         found = head.groups.get(group.name)
         if found is None:
             start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
-            begin = [start[partition] for partition in sorted(start)]
-            # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
-            found = groups.create_group(
-                queue, group.name, begin, exact=place.offsets is not None, ownership=group.ownership
-            )
+            exact = place.offsets is not None and options.fail_on_data_loss  # else it means what can be read
+            found = groups.create_group(queue, group.name, [*start.values()], exact=exact, ownership=group.ownership)
             head = queue.head  # messages may have gone meanwhile
         if options.start is None or place.edge == "latest":  # that is where the group began, at its time
             return
-        wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+        # Offsets may be older than the last resize: they need not name what came since.
+        wanted = place.offsets or planning.resolve(head, place, "startingOffsets", queue.offsets_at)
         if any(max(at(found.start, p), at(head.earliest, p)) != offset for p, offset in wanted.items()):
             _log.warning(
-                "group %s of %s exists and begins elsewhere than startingOffsets or startingTimestamp say, which is of "
-                "no effect: to go back in an existing group use `%s`",
+                "group %s of %s begins elsewhere than startingOffsets or startingTimestamp say (it existed, or those "
+                "messages are gone): to go back in an existing group use `%s`",
                 group.name,
                 queue,
                 rewind_command(options.target, group.name, place),

@@ -73,7 +73,7 @@ class IdleLook:
 
 
 def resolve(head: Head, place: Boundary, option: str, offsets_at: Callable[[int], Sequence[int]]) -> dict[int, int]:
-    """The offset of every partition at `place`. `offsets_at` finds a time in the log.
+    """The offset of every partition at `place`, in their order. `offsets_at` finds a time in the log.
 
     Raises `Invalid` if the user's offsets do not name exactly the queue's partitions, or lie beyond an end.
     """
@@ -139,7 +139,6 @@ def begin(
     *,
     unread: BatchSpan | None = None,
     reached: int = 0,
-    keeps_offsets: bool = True,
     missed: Collection[int] = (),
 ) -> BatchSpan:
     """Where the flow is with a partition that it has: an empty span at the offset that is next.
@@ -149,9 +148,9 @@ def begin(
     back, or a process was killed between announcing a batch and writing down its end, which nobody can tell apart.
     `unread` is what this process announced and no batch was made of.
 
-    Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves, and what this query has completed is not
-    read again, even if the partition was somebody else's meanwhile; but for a checkpoint that has an offset yet, of
-    flows that kept them: that counts, for the query may have been taken back, or have left out what it says.
+    Where the claim is not `by_offset` (`checkpoints=none`) the checkpoint never moves, and what this query has
+    completed is not read again, even if the partition was somebody else's meanwhile. An offset that the checkpoint has
+    yet counts, for the query may have been taken back, or have left out what it says.
     Partitions in `missed` were left out of the last batch (`group.left_out`): their span comes again, marked.
     """
     known = before.spans.get(claim.partition)
@@ -162,7 +161,7 @@ def begin(
         )
     if unread is not None and unread.epoch == claim.epoch:
         return _unread_again(unread, claim)
-    if known is None or keeps_offsets or claim.by_offset:
+    if known is None or claim.by_offset:
         return BatchSpan(claim.epoch, claim.position, claim.position, claim.redelivered_below)
     rest = _at_rest(known, claim.partition in missed)
     at = max(claim.position, rest.to)
@@ -182,13 +181,13 @@ def _at_rest(span: BatchSpan, is_missed: bool) -> BatchSpan:
     return BatchSpan(span.epoch, span.start, span.start, max(span.redelivered_below, span.to))
 
 
-def relied_on(before: BatchEnd, claims: Mapping[int, Claim], keeps_offsets: bool) -> set[Origin | None]:
+def relied_on(before: BatchEnd, claims: Mapping[int, Claim]) -> set[Origin | None]:
     """What the log must have, or `begin` would be wrong about what has been read: for each claim what its checkpoint
     says, if it begins there, else what Spark's offset says.
     """
 
     def at_checkpoint(known: BatchSpan | None, claim: Claim) -> bool:
-        if known is None or not (keeps_offsets or claim.by_offset):
+        if known is None or not claim.by_offset:
             return known is None
         return known.epoch != claim.epoch or known.to == claim.acknowledged
 
@@ -196,7 +195,7 @@ def relied_on(before: BatchEnd, claims: Mapping[int, Claim], keeps_offsets: bool
 
 
 def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[int]) -> dict[int, Position]:
-    """What `begin` leaves out without `keeps_offsets` because this query has completed it at an epoch before: it is
+    """What `begin` leaves out, with `checkpoints=none`, because this query has completed it at an epoch before: it is
     acknowledged at the present one, or what waits for it (RES-03) would wait for messages that nobody reads again.
     """
     done = {

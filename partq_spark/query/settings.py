@@ -65,11 +65,6 @@ class SourceOptions:
         return self.group.session_timeout_s if self.group is not None and self.is_shared else 0.0
 
     @property
-    def keep_offsets(self) -> bool:
-        """Whether what is acknowledged is known for good: by checkpoints, or, without a group, by Spark's own."""
-        return self.group is None or self.group.keep_offsets
-
-    @property
     def manual_acks(self) -> bool:
         """Whether nothing counts but the application's word."""
         return self.group is not None and self.group.manual_acks

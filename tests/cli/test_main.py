@@ -56,9 +56,7 @@ def test_help_says_what_there_is(partq: Partq) -> None:
 
 
 @pytest.mark.parametrize(("words", "command"), ALL, ids=lambda value: " ".join(value) if type(value) is tuple else "")
-def test_every_command_is_explained_takes_the_store_and_prints_json(
-    words: tuple[str, ...], command: click.Command, partq: Partq
-) -> None:
+def test_commands_are_explained_and_print_json(words: tuple[str, ...], command: click.Command, partq: Partq) -> None:
     names = {option for parameter in command.params for option in parameter.opts}
     if words != ("ui",):  # it prints where it listens, and no more
         assert "--json" in names

@@ -294,9 +294,7 @@ def interrupt_twice() -> None:
     interrupt()
 
 
-def test_ctrl_c_during_the_swap_waits_for_the_outcome_or_says_so(
-    orders: Partq, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_during_the_swap_waits_for_the_outcome_or_tells(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     staged(monkeypatch, interrupt)
     done = orders("publish", "orders", stdin='{"value":"a"}\n')
     assert done.stdout.startswith("Published 1 message ")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 
+from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
 from partq_spark.group.lifecycle import checkpoints_of, progress_of
@@ -181,12 +183,14 @@ def test_compacted_messages_go_when_all_of_them_are_old(world: World) -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_group_made_while_messages_go_begins_at_what_is_left_or_where_one_says(world: World, exact: bool) -> None:
+def test_a_group_made_while_messages_go_begins_at_what_is_left_or_is_refused(world: World, exact: bool) -> None:
     aged(world)
     queue = in_between(world, "swap", "_head.json", lambda: retain(world.handle()))
     start = queue.refresh().earliest
     assert start == (0,)
-    assert groups.create_group(queue, "late", start, exact=exact).start == ((0,) if exact else (9,))
+    with pytest.raises(Invalid, match=r"keeps messages from \[9\] on") if exact else nullcontext():
+        assert groups.create_group(queue, "late", start, exact=exact).start == (9,)
+    assert ("late" in queue.head.groups) != exact
     assert queue.head.earliest == (9,)
 
 

@@ -84,12 +84,10 @@ class World:
             store or self.store, "default", name, effects, retry_timeout_s=retry_timeout_s, sizes=self.sizes
         )
 
-    def hooked(
-        self, when: Literal["before", "after"], kind: str, action: Callable[[], object], end: str = HEAD
-    ) -> Hooked:
+    def hooked(self, when: Literal["before", "after"], kind: str, act: Callable[[], object], end: str = HEAD) -> Hooked:
         """A way to the store on which something happens at the first such call of a name that ends so."""
         made = Hooked(self.store)
-        setattr(made, when, once(kind, end, action))
+        setattr(made, when, once(kind, end, act))
         return made
 
     def meeting(

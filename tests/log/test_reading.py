@@ -25,9 +25,7 @@ def small(world: World) -> None:
     world.sizes = LogSizes(inline_entries=4, fan_out=3)
 
 
-def reader_of(
-    queue: QueueLog, *, fail: bool = True, wanted: Mapping[int, tuple[int, int]] | None = None
-) -> RangeReader:
+def a_reader(queue: QueueLog, *, fail: bool = True, wanted: Mapping[int, tuple[int, int]] | None = None) -> RangeReader:
     head = queue.refresh()
     log = tree.view(head, everything(head) if wanted is None else wanted)
     return RangeReader(queue, head.queue_id, log, fail_on_data_loss=fail)
@@ -58,7 +56,7 @@ def test_a_partition_that_is_read_to_its_end_hinders_no_other_after_a_loss(world
     for number in range(60):
         send(queue, [(keys[0], b"%d" % (2 * number)), (keys[0], b"%d" % (2 * number + 1)), (keys[1], b"%d" % number)])
     found: dict[int, list[int]] = {0: [], 1: []}
-    for piece in reader_of(queue, wanted={0: (0, 3), 1: (0, 60)}, fail=False).pieces():
+    for piece in a_reader(queue, wanted={0: (0, 3), 1: (0, 60)}, fail=False).pieces():
         found[piece.partition] += [int(value) for value in piece.batch.column("value").to_pylist()]
         if len(found[0]) == 3 and len(found[1]) == 2:
             trim_and_collect(world, 2 * trimmed_to, trimmed_to)
@@ -75,7 +73,7 @@ def test_a_reader_whose_view_is_old_reads_on_and_trimmed_messages_are_a_loss_tha
     world: World, had: int, to: int, fail: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has had some messages when all else is compacted, and everything that its view names is collected."""
-    pieces = numbers(reader_of(world.numbered(30, rows=2), fail=fail).pieces())
+    pieces = numbers(a_reader(world.numbered(30, rows=2), fail=fail).pieces())
     found = [next(pieces) for _ in range(had)]
     world.clock.now_us += HOUR_US
     assert all_steps(world.handle())
@@ -115,12 +113,12 @@ def test_a_harmed_segment_is_an_error_after_what_came_before_it_or_skipped_and_n
         world.store.delete(name)
         if harm == "its end":
             world.store.create(name, data[: where.start + 10])
-    pieces = numbers(reader_of(queue).pieces())
+    pieces = numbers(a_reader(queue).pieces())
     assert [next(pieces) for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(Corrupt, match=f"{name}.*{said}"):
         next(pieces)
     with caplog.at_level(logging.WARNING):
-        assert list(numbers(reader_of(queue, fail=False).pieces())) == [0, 1, 2, 3, 6, 7, 8, 9]
+        assert list(numbers(a_reader(queue, fail=False).pieces())) == [0, 1, 2, 3, 6, 7, 8, 9]
     assert "skipped offsets 4 to 6 of partition 0" in caplog.text
 
 
@@ -128,7 +126,7 @@ def test_what_a_log_cannot_be_is_damage(world: World) -> None:
     """Beyond its end, with a hole, and in columns that the head does not know."""
     queue = world.numbered(3, rows=2)
     with pytest.raises(Corrupt, match="ends partition 0 at offset 6, 7 was planned"):
-        list(reader_of(queue, wanted={0: (0, 7)}).pieces())
+        list(a_reader(queue, wanted={0: (0, 7)}).pieces())
     log = tree.view(queue.head, everything(queue.head))
     holed = replace(log, entries=(log.entries[0], log.entries[2]))
     with pytest.raises(Corrupt, match="no entry for offsets 2 to 4 of partition 0"):

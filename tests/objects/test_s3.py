@@ -310,9 +310,7 @@ NEEDS_POLICIES = pytest.mark.skipif(not S3Server.is_strict, reason="it takes eve
 
 
 @NEEDS_POLICIES
-def test_a_policy_without_delete_refuses_what_deletes_and_all_else_goes_on(
-    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_without_delete_refuses_deletions_alone(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch, s3_server.variables())
     kept = Kept("policy")
     set_variables(monkeypatch, s3_server.somebody)

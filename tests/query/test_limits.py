@@ -166,7 +166,7 @@ def test_the_log_is_looked_at_only_as_far_as_the_bytes_reach_and_not_at_all_with
     hands=st.dictionaries(st.integers(0, 5), st.integers(0, 60), min_size=1),
     backlogs=st.dictionaries(st.integers(0, 5), st.integers(0, 60)),
 )
-def test_every_window_has_its_share_and_together_they_keep_the_bound(
+def test_windows_have_their_share_and_keep_the_bound(
     bound: int, hands: dict[int, int], backlogs: dict[int, int]
 ) -> None:
     backlog = {p: backlogs.get(p, 0) for p in hands}

@@ -29,15 +29,11 @@ from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out,
 HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
 
 
-def claim(partition: int = 0, epoch: int = 3, position: int = 4, acknowledged: int = 4, paused: bool = False) -> Claim:
-    return Claim(
-        partition=partition,
-        epoch=epoch,
-        position=position,
-        acknowledged=acknowledged,
-        redelivered_below=6,
-        paused=paused,
-    )
+CLAIM = Claim(partition=0, epoch=3, position=4, acknowledged=4, redelivered_below=6, paused=False)
+
+
+def claim(partition: int = 0, **more: Any) -> Claim:
+    return replace(CLAIM, partition=partition, **more)
 
 
 def end(**spans: BatchSpan) -> BatchEnd:
@@ -62,9 +58,6 @@ def planned(
     )
 
 
-CLAIM = claim()
-
-
 @dataclass(frozen=True)
 class Beginning:
     """Where a flow begins with partition 0, claimed at epoch 3 with a mark of 6; spans are (epoch, start, to, mark)."""
@@ -81,8 +74,11 @@ def at(position: int, acknowledged: int = 4) -> Claim:
     return claim(position=position, acknowledged=acknowledged)
 
 
-NONE: dict[str, Any] = {"keeps_offsets": False}
-MISSED: dict[str, Any] = {"keeps_offsets": False, "missed": {0}}
+def none(position: int) -> Claim:
+    return claim(position=position, by_offset=False)
+
+
+MISSED: dict[str, Any] = {"missed": {0}}
 
 BEGINNINGS = [
     Beginning("a new partition begins where its checkpoint says", (3, 4, 4, 6)),
@@ -90,17 +86,17 @@ BEGINNINGS = [
     Beginning("a mark below it says nothing", (3, 6, 6, 1), before=(3, 2, 6, 1)),
     Beginning("the offset of another epoch knows nothing", (3, 4, 4, 6), before=(2, 2, 5, 1)),
     # Without checkpoints what this query completed is not read again.
-    Beginning("none: completed", (3, 5, 5, 6), before=(2, 2, 5, 1), claim=at(0), more=NONE),
-    Beginning("none: the group is further", (3, 7, 7, 6), before=(2, 2, 5, 1), claim=at(7), more=NONE),
+    Beginning("none: completed", (3, 5, 5, 6), before=(2, 2, 5, 1), claim=none(0)),
+    Beginning("none: the group is further", (3, 7, 7, 6), before=(2, 2, 5, 1), claim=none(7)),
     Beginning("where offsets are kept it is", (3, 0, 0, 6), before=(2, 2, 5, 1), claim=at(0)),
-    Beginning("none: nothing known", (3, 0, 0, 6), claim=at(0), more=NONE),
+    Beginning("none: nothing known", (3, 0, 0, 6), claim=none(0)),
     Beginning("acknowledged beyond an older Spark checkpoint", (3, 5, 5, 8), before=(3, 2, 5, 1), claim=at(8, 8)),
     Beginning("given out by this process", (3, 5, 5, 9), before=(3, 2, 5, 1), more={"reached": 9}),
     Beginning("given out, and behind the offset", (3, 9, 9, 1), before=(3, 2, 9, 1), more={"reached": 9}),
     # What a repeated batch left out comes again, marked.
-    Beginning("none: left out", (3, 2, 2, 8), before=(2, 2, 8, 1), claim=at(0), more=MISSED),
-    Beginning("none: left out, the group is further", (3, 4, 4, 8), before=(2, 2, 8, 1), claim=at(4), more=MISSED),
-    Beginning("none: left out, marked beyond", (3, 2, 2, 11), before=(2, 2, 8, 11), claim=at(0), more=MISSED),
+    Beginning("none: left out", (3, 2, 2, 8), before=(2, 2, 8, 1), claim=none(0), more=MISSED),
+    Beginning("none: left out, the group is further", (3, 4, 4, 8), before=(2, 2, 8, 1), claim=none(4), more=MISSED),
+    Beginning("none: left out, marked beyond", (3, 2, 2, 11), before=(2, 2, 8, 11), claim=none(0), more=MISSED),
     # What was announced and never read is marked by the claim alone, because others may have delivered it.
     Beginning("announced", (3, 4, 4, 6), claim=at(9), more={"unread": BatchSpan(3, 4, 9, 1)}),
     Beginning("announced at another epoch", (3, 5, 5, 6), claim=at(5), more={"unread": BatchSpan(2, 2, 5, 1)}),
@@ -134,8 +130,8 @@ def test_a_flow_begins_where_all_that_is_known_says(by_hand: bool) -> None:
 
 def test_what_a_repeated_batch_left_out_is_not_taken_over() -> None:
     before = end(p0=BatchSpan(2, 2, 8, 1))
-    assert left_out(before, {0: claim(acknowledged=0)}, {0}) == {0: Position(3, 2)}
-    assert left_out(before, {0: claim(acknowledged=0)}, ()) == {0: Position(3, 8)}
+    assert left_out(before, {0: claim(acknowledged=0, by_offset=False)}, {0}) == {0: Position(3, 2)}
+    assert left_out(before, {0: claim(acknowledged=0, by_offset=False)}, ()) == {0: Position(3, 8)}
     still = planned(end(p1=BatchSpan(7, 2, 5, 1)), claim(0), mapping={1: 7}, missed={1})
     assert still.all_spans[1] == BatchSpan(7, 2, 2, 5), "not claimed yet, and not read either"
 

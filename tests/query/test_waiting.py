@@ -137,9 +137,7 @@ def test_looks_become_rarer_without_news_and_keep_their_distance_whatever_is_ask
 # --- what is waited for -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_up_to_now_that_is_forgotten_while_it_waits_for_messages_waits_anew_for_an_answer(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_run_up_to_now_that_is_forgotten_while_it_waits_waits_for_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     """What it waited for acknowledgements does not count as waiting for a coordinator, which has answered it before."""
     config = QueueConfig(rebalance_delay_s=4.0, max_handoff_time_s=3.0)
     head = replace(Head.created("default", "orders", "q", 1, config=config, now_us=0), next=(5,))

@@ -108,9 +108,7 @@ def environment(folder: Path) -> str:
 @pytest.mark.crash
 @pytest.mark.prometheus
 @pytest.mark.slow
-def test_what_the_image_has_is_enough_for_what_the_manifest_runs_and_prometheus_sees_it(
-    tmp_path: Path, redis_server: RedisServer
-) -> None:
+def test_the_image_has_what_the_manifest_runs_and_prometheus_sees_it(tmp_path: Path, redis_server: RedisServer) -> None:
     python = environment(tmp_path)
     # azure:, which the manifest's store is, and what a query's pod imports beside it.
     needed = "import azure.identity, opentelemetry.trace, partq_spark.objects.azure, pyspark_partq"

@@ -194,9 +194,7 @@ def night(stage: Stage, **options: str) -> Query:
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
 @pytest.mark.parametrize("options", [{}, {"checkpoints": "none"}, {"ackMode": "manual"}])
-def test_a_job_whose_group_was_removed_is_refused_and_nothing_is_skipped(
-    alone: Stage, options: dict[str, str], is_cut_off: bool
-) -> None:
+def test_a_job_of_a_removed_group_skips_nothing(alone: Stage, options: dict[str, str], is_cut_off: bool) -> None:
     """A batch that was not complete counts for nothing. By hand nobody knows what is dealt with: no place is named."""
     query = night(alone, **options)
     if is_cut_off:

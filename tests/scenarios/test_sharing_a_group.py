@@ -18,9 +18,7 @@ from tests.scenarios.stage import GROUP, Stage, Staged, again, begun, delivered
         ({"flow": "left"}, {"group": None, "flow": None}, "belongs to a query without a group"),
     ],
 )
-def test_offsets_of_another_flow_or_group_are_refused(
-    stage: Stage, changed: dict[str, str], offset: dict[str, None], says: str
-) -> None:
+def test_foreign_offsets_are_refused(stage: Stage, changed: dict[str, str], offset: dict[str, None], says: str) -> None:
     query = stage.query("left").begun().drain().stop()
     query.log[-1] |= offset
     with pytest.raises(partq.Invalid, match=says):

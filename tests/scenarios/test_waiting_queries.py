@@ -79,9 +79,7 @@ def test_a_query_alone_looks_seldom_where_that_is_paid_for_and_notices_changes_s
 
 
 @pytest.mark.parametrize(("timeout", "beats"), [("60s", (3, 5)), ("10s", (22, 26))])
-def test_paid_heartbeats_come_four_times_in_a_session_timeout(
-    paid: Stage, timeout: str, beats: tuple[int, int]
-) -> None:
+def test_paid_heartbeats_come_four_times_a_session_timeout(paid: Stage, timeout: str, beats: tuple[int, int]) -> None:
     paid.query("left", sessionTimeout=timeout).begun().drain()
     paid.sleep(5.0)
     paid.line.calls.clear()
@@ -336,6 +334,9 @@ def test_a_group_begins_where_its_first_query_says(stage: Stage, caplog: pytest.
         }.items():
             stage.query(startingOffsets=said).start().plan()
             assert f"`{command} {expected} --store {stage.world.url}`" in caplog.text
+        stage.alter(3)
+        stage.query(startingOffsets='{"0": 3, "1": 3}').start().plan()
+        assert "--to 3" not in caplog.text, "as the group began, before the resize"
         timed = stage.query()
         del timed.options["startingOffsets"]
         timed.options["startingTimestamp"] = "2022-11-20T09:30:00+01:00"

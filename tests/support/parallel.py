@@ -13,6 +13,7 @@ beside those that are alone, which do not notice it. What it has not begun when 
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import os
@@ -45,6 +46,9 @@ takes examples that come late for a fault, nothing that the tests of a file shar
 
 SPARE_FROM = 4
 """So many processes, and the last one is for computing. Fewer are fewer than would use the processor."""
+
+LAST_WORDS = "last-words"
+"""A file of each process: where it was when it died of a fault."""
 
 SPARE_LIMIT_S = 1800.0
 """For a test there, instead of its own limit: it may have to wait until the others leave it something."""
@@ -187,10 +191,22 @@ class Waiting:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if is_worker(session.config) and not _is_spare(session.config):
-        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
-        # The folder of the whole run; each process has one of its own in it.
-        session.config.pluginmanager.register(Waiting(Turnstile(factory.getbasetemp().parent)), "waiting")
+    if is_worker(session.config):
+        own = _folder(session.config)  # in that of the whole run
+        faulthandler.enable((own / LAST_WORDS).open("w"))
+        if not _is_spare(session.config):
+            session.config.pluginmanager.register(Waiting(Turnstile(own.parent)), "waiting")
+
+
+def _folder(config: pytest.Config) -> Path:
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.getbasetemp()
+
+
+def pytest_handlecrashitem(report: pytest.TestReport, sched: LoadFileScheduling) -> None:
+    """Else what is on record of a run says that a process died, and not of what."""
+    said = (_folder(sched.config) / f"popen-{report.node.gateway.id}" / LAST_WORDS).read_text()
+    report.longrepr = f"{report.longrepr}: {' | '.join(said.splitlines()[:100]) or 'killed, or ended by itself'}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -37,16 +37,14 @@ class Bucket:
         self._unix_s, self._rng, self._seen = unix_s, rng, seen
         self._ignores_deletes = rng.random() < 0.5
 
-    def answer(
-        self, method: str, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
-    ) -> Answer:
+    def answer(self, verb: str, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
         """To one request, of which all or nothing is done."""
         if not name:
             status, said = 200, self._listed(query) if "list-type" in query else b"<ListNothing/>"
-        elif method == "GET":
+        elif verb == "GET":
             status, said = self._read(name, headers)
         else:
-            status, said = self._change(method, name, headers, body)
+            status, said = self._change(verb, name, headers, body)
         if status >= 400:
             said = b"<Error><Code>%b</Code></Error>" % said
         there = self._objects.get(name, _NOTHING)
@@ -63,10 +61,10 @@ class Bucket:
         data = there.data[int(first) : int(last or len(there.data)) + 1]
         return (206 if "Range" in headers else 200, data) if data else (416, b"InvalidRange")
 
-    def _change(self, method: str, name: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    def _change(self, verb: str, name: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         etag = self._objects.get(name, _NOTHING).etag
         fits = headers.get("If-Match") in (None, etag) and not (etag and "If-None-Match" in headers)
-        if method == "DELETE":
+        if verb == "DELETE":
             if not (fits or self._ignores_deletes):
                 return 412, b"PreconditionFailed"
             if self._objects.pop(name, None) is not None and not headers:
