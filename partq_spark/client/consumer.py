@@ -171,22 +171,21 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
-        if threading.current_thread() is threading.main_thread():
-            found = signal.getsignal(signal.SIGTERM)
-            if isinstance(found, _EndInGoodOrder) and self in found:
-                found.remove(self)
-                if not found:
-                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        found = signal.getsignal(signal.SIGTERM)
+        if isinstance(found, _EndInGoodOrder) and self in found:
+            found.remove(self)
+            if not found and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._taking.close()
 
     def __enter__(self) -> Self:
         self._require_usable()
         if threading.current_thread() is threading.main_thread():
-            found: object = signal.getsignal(signal.SIGTERM)
-            if found is signal.SIG_DFL:  # else somebody has a better use for it
-                signal.signal(signal.SIGTERM, found := _EndInGoodOrder())
+            found = signal.getsignal(signal.SIGTERM)
             if isinstance(found, _EndInGoodOrder):
                 found.append(self)
+            elif found is signal.SIG_DFL:  # else somebody has a better use for it
+                signal.signal(signal.SIGTERM, _EndInGoodOrder([self]))
         return self
 
     def __exit__(

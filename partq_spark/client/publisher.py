@@ -204,10 +204,9 @@ class Publisher:
         if turn.is_last:
             atexit.unregister(self._end_of_process)
         with self._lock:
-            failed = next((each for each in tuple(self._unread) if not each.was_read), None)
-            self._unread.clear()
-        if failed is not None:
-            failed.result()
+            unread = [self._unread.popleft() for _ in range(len(self._unread))]  # the thread may add to them
+        if failed := [each for each in unread if not each.was_read]:
+            failed[0].result()
 
     def _wait(self, turn: _Turn, timeout_s: float | None) -> None:
         self._leave()
@@ -372,8 +371,8 @@ class Publisher:
             error = type(failure)(f"this was not published, because an earlier publish failed: {failure}")
         try:
             future.set_exception(error)  # whose callbacks may raise anything
-        finally:  # not before: who flushes beside this would wait for it
-            if len(self._unread) < MOST_UNREAD:
+        finally:  # not before, nor where a signal cut it short: who flushes would wait for it
+            if future.done() and len(self._unread) < MOST_UNREAD:
                 self._unread.append(future)
         return future
 

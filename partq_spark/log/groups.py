@@ -161,7 +161,7 @@ def create_group(
         kept = tuple(map(max, begin, head.earliest))
         if exact and kept != begin:
             raise Invalid(
-                f"group {name!r} cannot begin at {[*begin]}: {queue} keeps messages from {[*head.earliest]} on"
+                f"group {name!r} cannot begin at {[*begin]}: give offsets from {[*head.earliest]} on, or `earliest`"
             )
         kind = None if ownership is None else group_kind(ownership)
         made = Group(since_sequence=head.sequence + 1, start=kept, ownership=kind)

@@ -101,16 +101,17 @@ class Participant:
         queue, options, place = self._queue, self._options, self._start
         head = queue.refresh()
         groups.require_ownership(head, group.name, group.ownership, store=queue.store.url)
-        found = head.groups.get(group.name)
-        if found is None:
+        if (found := head.groups.get(group.name)) is None:
             start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
             exact = place.offsets is not None and options.fail_on_data_loss  # else it means what can be read
             found = groups.create_group(queue, group.name, [*start.values()], exact=exact, ownership=group.ownership)
             head = queue.head  # messages may have gone meanwhile
         if options.start is None or place.edge == "latest":  # that is where the group began, at its time
             return
-        # Offsets may be older than the last resize: they need not name what came since.
-        wanted = place.offsets or planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+        if place.offsets is not None:  # of before a resize: what came since begins at its beginning
+            later = [*enumerate(head.earliest)][len(found.start) :]
+            place = Boundary(offsets=dict(later) | {**place.offsets})
+        wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
         if any(max(at(found.start, p), at(head.earliest, p)) != offset for p, offset in wanted.items()):
             _log.warning(
                 "group %s of %s begins elsewhere than startingOffsets or startingTimestamp say (it existed, or those "

@@ -89,10 +89,9 @@ def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None
     former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         publish(other := make("other"), 1)
-        with consuming(queue) as consumer:
-            with consuming(other) as second:
-                os.kill(os.getpid(), signal.SIGTERM)
-                assert second.poll(WAIT_S) is None, "it was told, too"
+        with consuming(queue) as consumer, consuming(other) as second:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert second.poll(WAIT_S) is None, "it was told, too"
             assert consumer.poll(WAIT_S) is None
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

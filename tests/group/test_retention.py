@@ -188,7 +188,7 @@ def test_a_group_made_while_messages_go_begins_at_what_is_left_or_is_refused(wor
     queue = in_between(world, "swap", "_head.json", lambda: retain(world.handle()))
     start = queue.refresh().earliest
     assert start == (0,)
-    with pytest.raises(Invalid, match=r"keeps messages from \[9\] on") if exact else nullcontext():
+    with pytest.raises(Invalid, match=r"give offsets from \[9\] on") if exact else nullcontext():
         assert groups.create_group(queue, "late", start, exact=exact).start == (9,)
     assert ("late" in queue.head.groups) != exact
     assert queue.head.earliest == (9,)

@@ -337,6 +337,8 @@ def test_a_group_begins_where_its_first_query_says(stage: Stage, caplog: pytest.
         stage.alter(3)
         stage.query(startingOffsets='{"0": 3, "1": 3}').start().plan()
         assert "--to 3" not in caplog.text, "as the group began, before the resize"
+        with pytest.raises(partq.Invalid, match=r"missing \[1\], unknown \[7\]"):
+            stage.query(startingOffsets='{"0": 3, "7": 3}').start().plan()
         timed = stage.query()
         del timed.options["startingOffsets"]
         timed.options["startingTimestamp"] = "2022-11-20T09:30:00+01:00"

@@ -47,8 +47,7 @@ takes examples that come late for a fault, nothing that the tests of a file shar
 SPARE_FROM = 4
 """So many processes, and the last one is for computing. Fewer are fewer than would use the processor."""
 
-LAST_WORDS = "last-words"
-"""A file of each process: where it was when it died of a fault."""
+LAST_WORDS = "last-words"  # a file of each process: where it was when it died of a fault
 
 SPARE_LIMIT_S = 1800.0
 """For a test there, instead of its own limit: it may have to wait until the others leave it something."""
