@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.base.words import as_datetime
@@ -32,22 +32,28 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueSummary:
-    """A queue, as a list shows it. `messages` can be read now, `published` ever were; `bytes` are stored (compressed)
-    ones, `quota_used` is how full the queue is, 1 being its quota; `last_published` is None if nothing ever was.
+class QueueFacts:
+    """Which queue, and how much it holds. `messages` can be read now; `bytes` are stored (compressed) ones,
+    `quota_used` is how full the queue is, 1 being its quota; `last_published` is None if nothing ever was.
     """
 
     namespace: str
     queue: str
-    partitions: int
-    messages: int
-    published: int
-    bytes: int
-    quota_bytes: int | None
-    quota_used: float | None
-    access_type: str
     created: datetime
     last_published: datetime | None
+    messages: int
+    bytes: int
+    quota_used: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueSummary(QueueFacts):
+    """A queue, as a list shows it. So many messages were ever `published`."""
+
+    partitions: int
+    published: int
+    quota_bytes: int | None
+    access_type: str
     groups: tuple[str, ...]
 
 
@@ -101,12 +107,11 @@ class WriterResolution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueDescription:
+class QueueDescription(QueueFacts):
     """What a queue is and what it holds.
 
-    `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `groups` are the
-    consumer groups, each with where the partitions begin for it. `writers` counts those whose last batch is remembered;
-    one may count twice. `resolutions` are what persons said of refused batches, oldest first.
+    `groups` are the consumer groups, each with where the partitions begin for it. `writers` counts those whose last
+    batch is remembered; one may count twice. `resolutions` are what persons said of refused batches, oldest first.
     `oldest` is when the oldest message was published, `oldest_age_s` how long ago that is. `held_back` is what groups
     have not acknowledged, most messages first; None where that was not looked for, as `oldest` then. `schema` are the
     columns of a typed queue (`ddl`, `key`, `version`, and of each its `name`, `type`, `nullable`, the version `since`
@@ -114,18 +119,11 @@ class QueueDescription:
     still there, the present one last. `problems`: what of the log cannot be read.
     """
 
-    namespace: str
-    queue: str
     store: str
     queue_id: str
-    created: datetime
-    last_published: datetime | None
     config: QueueConfig
     schema: Columns | None
     layouts: tuple[Layout, ...]
-    messages: int
-    bytes: int
-    quota_used: float | None
     partitions: tuple[PartitionDescription, ...]
     groups: Mapping[str, tuple[int, ...]]
     subscriptions: tuple[str, ...]
@@ -197,20 +195,27 @@ class Describing(Handle):
             yield lambda: status(queue, kept, name)
 
 
+def _facts(head: Head) -> dict[str, Any]:
+    quota = head.config.quota_bytes
+    return {
+        "namespace": head.namespace,
+        "queue": head.queue,
+        "created": as_datetime(head.created_us),
+        "last_published": as_datetime(head.time_us) if any(head.next) else None,  # it begins as that of creation
+        "messages": head.messages,
+        "bytes": head.stored_bytes,
+        "quota_used": None if quota is None else round(head.stored_bytes / quota, 4),
+    }
+
+
 def summary_of(head: Head) -> QueueSummary:
     """The facts of a list, all of them in the head."""
     return QueueSummary(
-        namespace=head.namespace,
-        queue=head.queue,
+        **_facts(head),
         partitions=head.partitions,
-        messages=head.messages,
         published=sum(head.next),
-        bytes=head.stored_bytes,
         quota_bytes=head.config.quota_bytes,
-        quota_used=_quota_used(head),
         access_type=head.config.access_type,
-        created=as_datetime(head.created_us),
-        last_published=_last_published(head),
         groups=tuple(sorted(head.groups)),
     )
 
@@ -218,18 +223,12 @@ def summary_of(head: Head) -> QueueSummary:
 def queue_description(head: Head, store: str) -> QueueDescription:
     """What the head says. Pure."""
     return QueueDescription(
-        namespace=head.namespace,
-        queue=head.queue,
+        **_facts(head),
         store=store,
         queue_id=head.queue_id,
-        created=as_datetime(head.created_us),
-        last_published=_last_published(head),
         config=head.config,
         schema=head.columns,
         layouts=head.layouts,
-        messages=head.messages,
-        bytes=head.stored_bytes,
-        quota_used=_quota_used(head),
         partitions=partitions_of(head),
         groups={name: head.groups[name].start for name in sorted(head.groups)},
         subscriptions=head.subscriptions,
@@ -274,16 +273,6 @@ def stored_bytes(queue: QueueLog, head: Head) -> tuple[int, ...]:
         for piece in entry.slices:
             counted[piece.partition] += piece.length
     return tuple(counted)
-
-
-def _quota_used(head: Head) -> float | None:
-    quota = head.config.quota_bytes
-    return None if quota is None else round(head.stored_bytes / quota, 4)
-
-
-def _last_published(head: Head) -> datetime | None:
-    """`Head.time_us` begins as the time of creation."""
-    return as_datetime(head.time_us) if any(head.next) else None
 
 
 # --- who has what -----------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class TakenRows:
         """`queue` is a handle of its own, for any thread that sends."""
         self._queue = queue
         self._queue_id = queue_id
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may send, too
         self._load(columns)
 
     def _load(self, columns: Columns) -> None:

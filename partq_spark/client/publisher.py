@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -28,15 +28,7 @@ from typing import Any, Final, Self, TypeVar
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.base.tracing import SpanSubject, tracing
 from partq_spark.client.arguments import argument, check_number, checked, checked_publish_id
-from partq_spark.client.outgoing import (
-    Outgoing,
-    Published,
-    Result,
-    TakenRows,
-    begin_span,
-    publish_together,
-    take_value,
-)
+from partq_spark.client.outgoing import Outgoing, Published, Result, TakenRows, begin_span, publish_together, take_value
 from partq_spark.client.publication import Publication, PublishReport
 from partq_spark.log.destinations import checked_topic
 from partq_spark.log.queue import NamespaceAddress, open_queue
@@ -96,6 +88,7 @@ class Publisher:
         self._hurried = 0  # turns among them, before which nothing lingers
         self._sent_bytes = self._done_bytes = 0  # the senders', the thread's
         self._has_messages = self._ended = False  # under the publish id: some were sent; what is one publish is whole
+        self._with_table: set[int] = set()  # threads that are in send_table
         self._closing = self._is_over = False  # the thread takes all that was sent before; it has ended
         self._failure: PartqError | None = None
         self._unread: deque[Result[Any]] = deque()
@@ -158,6 +151,7 @@ class Publisher:
         try:
             with self._lock:
                 self._require_open()
+                self._with_table.add(threading.get_ident())
                 if self._has_messages and self._publish_id is not None:
                     raise Invalid("under a publish id there is one publish: a table cannot join messages sent before")
                 self._ended = claimed = self._publish_id is not None
@@ -178,6 +172,7 @@ class Publisher:
         finally:
             if claimed:
                 self._ended = False  # nothing was published under the id
+            self._with_table.discard(threading.get_ident())
             turn.over.put(None)
         return future
 
@@ -209,7 +204,9 @@ class Publisher:
             failed[0].result()
 
     def _wait(self, turn: _Turn, timeout_s: float | None) -> None:
-        self._leave()
+        if self._is_over:
+            self._thread.join(timeout_s)  # it tells what is left
+            return
         try:
             turn.begun.get(timeout=None if timeout_s is None else max(timeout_s, 0.0))
         except Empty:
@@ -235,6 +232,7 @@ class Publisher:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        taken: Sequence[Outgoing] | _Turn = ()
         try:
             while not isinstance(taken := self._taken(), _Turn) or not taken.is_last:
                 if isinstance(taken, _Turn):
@@ -247,21 +245,15 @@ class Publisher:
                     self._publish([each for each in taken if each.future.set_running_or_notify_cancel()])
                 finally:
                     self._done_bytes += sum(each.memory for each in taken)
-            taken.begun.put(None)
         finally:
             self._failure = self._failure or Unavailable(f"the publisher to {self._queue} has ended")
-            self._is_over = True
-            self._leave()
-
-    def _leave(self) -> None:
-        """Nobody waits for a thread that is over: who closes again, what was sent beside that, all after a fault."""
-        while self._is_over and (self._waiting or not self._sent.empty()):
-            self._receive(0)
-            with suppress(IndexError):  # another thread was faster
-                each = self._waiting.popleft()
+            self._is_over = True  # nobody waits for what is put from now on
+            while not self._sent.empty():
+                self._receive()
+            for each in (*([taken] if isinstance(taken, _Turn) else taken), *self._waiting):
                 if isinstance(each, _Turn):
                     each.begun.put(None)
-                else:
+                elif not each.future.done():
                     self._tell(self._failed, each.future)
 
     def _taken(self) -> Sequence[Outgoing] | _Turn:
@@ -351,7 +343,9 @@ class Publisher:
             self._has_messages = True
             self._sent_bytes += size
             self._sent.put(message)  # no handler of a signal runs between these lines
-        self._leave()
+        if self._is_over:  # by a fault: here, or by the thread's last look
+            with suppress(InvalidStateError):
+                self._failed(message.future)
         return True
 
     @property
@@ -385,8 +379,10 @@ class Publisher:
         """A guard: a forked child has no thread, and what was sent is its parent's. `waits`: for the thread."""
         if os.getpid() != self._pid:
             raise Invalid("this publisher belongs to the process that made it, and this is a fork: make another one")
-        if waits and threading.current_thread() is self._thread:
-            raise Invalid("a Future's callback cannot wait for its publisher: wait in another thread")
+        if waits and (threading.current_thread() is self._thread or threading.get_ident() in self._with_table):
+            raise Invalid(
+                "a Future's callback, or what send_table calls, cannot wait for its publisher: wait elsewhere"
+            )
 
     def _end_of_process(self) -> None:
         """Publish what was sent and not closed. A forked child's end publishes nothing."""

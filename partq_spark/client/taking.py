@@ -205,9 +205,11 @@ class Taking:
             ask.error = error
         finally:
             self._waiting = 0
-            if self.is_closed:
-                self.close()
-            ask.answered()
+            try:
+                if self.is_closed:
+                    self.close()
+            finally:
+                ask.answered()
 
     def _look(self) -> Delivery | None:
         """One look, up to the poll interval. What was taken for an asker that had gone is still there, if its

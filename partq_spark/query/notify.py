@@ -100,7 +100,10 @@ class Mailbox:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # closed
+                if self._inode == 0:
+                    return  # closed
+                time.sleep(0.1)  # no descriptor is free, say
+                continue
             with connection, contextlib.suppress(OSError):  # the other end has gone
                 connection.settimeout(_PATIENCE_S)
                 with connection.makefile("rb") as lines:

@@ -98,9 +98,7 @@ def test_poll_gives_none_when_its_time_is_over(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("owner", "broken"), [(RangeReader, "pieces"), (ConsumerProcess, "acknowledge")])
-def test_what_could_not_be_read_or_acknowledged_is_made_by_asking_again(
-    make: Make, monkeypatch: pytest.MonkeyPatch, owner: type, broken: str
-) -> None:
+def test_asking_again_mends_failures(make: Make, monkeypatch: pytest.MonkeyPatch, owner: type, broken: str) -> None:
     queue = make(partitions=1, retry_timeout_s=0.1)
     publish(queue, 20)
     with consuming(queue, max_messages=10) as consumer:

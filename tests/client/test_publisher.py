@@ -19,6 +19,7 @@ from partq_spark.client import publisher as publisher_module
 from partq_spark.client.outgoing import publish_together
 from tests.client.conftest import Make
 from tests.docs.blocks import ROOT
+from tests.support.waiting import wait_until
 
 
 def published(queue: partq.Queue) -> list[tuple[str | None, str]]:
@@ -237,18 +238,33 @@ def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytes
 def test_a_callback_that_waits_for_its_own_publisher_is_refused_and_one_that_exits_ends_nothing(make: Make) -> None:
     refused: list[str] = []
 
-    def wait(_: object) -> None:
+    def wait(_: object) -> str:
         for call in (publisher.flush, publisher.close, partial(publisher.send_table, pa.table({"value": ["b"]}))):
             with pytest.raises(partq.Invalid, match="callback") as error:
                 call()
             refused.append(str(error.value))
+        return "b"
 
     with make().publisher(linger_s=0.2) as publisher:
         future = publisher.send("a")
         future.add_done_callback(wait)
         future.add_done_callback(lambda _: sys.exit())
         assert publisher.send("c").result(30).offset is not None
-    assert len(refused) == 3
+        own = (pa.record_batch({"value": [wait(_)]}) for _ in range(1))
+        publisher.send_table(pa.RecordBatchReader.from_batches(pa.schema({"value": pa.string()}), own))
+    assert len(refused) == 6
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_the_thread_has_taken_and_cannot_publish_has_failed(make: Make) -> None:
+    before = {*threading.enumerate()}
+    publisher = make().publisher(linger_s=60)
+    first, second = publisher.send("a"), publisher.send("b")
+    first.set_running_or_notify_cancel()  # its own affair
+    with pytest.raises(partq.Unavailable, match="has ended"):
+        publisher.close()
+    assert isinstance(second.exception(0), partq.Unavailable)
+    wait_until(lambda: before.issuperset(threading.enumerate()), "the thread's end")
 
 
 @pytest.mark.conformance("API-02")

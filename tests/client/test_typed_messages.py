@@ -67,9 +67,7 @@ def test_a_messages_key_is_the_key_columns_text(make: Make, kind: str, values: l
         ({"id": 1}, {"headers": {"a": b"x" * 500}}, "the message has .* bytes, the queue takes 500"),
     ],
 )
-def test_what_the_queue_does_not_take_is_refused_by_send_and_the_publisher_goes_on(
-    make: Make, value: Any, more: dict[str, Any], said: str
-) -> None:
+def test_what_the_queue_does_not_take_send_refuses(make: Make, value: Any, more: dict[str, Any], said: str) -> None:
     queue = make(schema=DDL, key="id", max_message_bytes=500)
     with queue.publisher() as publisher:
         publisher.send({"id": 1})

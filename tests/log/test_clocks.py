@@ -62,9 +62,7 @@ def blind(world: World) -> QueueLog:
 
 
 @pytest.mark.parametrize("by_us", [YEAR_US, -YEAR_US, HOUR_US, -HOUR_US, 9 * 60_000_000])
-def test_the_stores_clock_counts_where_a_machines_is_wrong_by_more_than_minutes(
-    world: World, caplog: pytest.LogCaptureFixture, by_us: int
-) -> None:
+def test_the_stores_clock_counts_if_ones_own_errs(world: World, caplog: pytest.LogCaptureFixture, by_us: int) -> None:
     world.create(1)
     is_wrong = abs(by_us) >= HOUR_US
     for number in range(3):

@@ -200,9 +200,7 @@ TOPIC = field("_topic", StringType())
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_rows_go_by_their_topics_or_by_the_option_and_a_column_topic_is_the_queues_own(
-    calls: Calls, write: Callable[..., None]
-) -> None:
+def test_rows_go_by_topics_or_the_option_and_a_column_topic_is_own(calls: Calls, write: Callable[..., None]) -> None:
     attracting(calls, eu=("id INT, topic STRING", "*/eu"), every=("topic STRING, id INT", "*/*"), us=("id INT", "*/us"))
     attracting(calls, rest=("id INT, topic STRING", ""), old=(None, "old"), untyped=(None, ""))
     given = spark("topic STRING, id INT", TOPIC)

@@ -90,9 +90,7 @@ def test_who_may_not_is_told_what_he_needs(
     assert re.search(says, refused(open_redis(guarded, **opened), caplog))
 
 
-def test_a_version_that_is_too_old_is_named(
-    redis_server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_old(redis_server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_client, "MINIMUM_VERSION", (99, 1))
     says = r"says that it is Redis 7\..*use 99\.1 or newer"
     assert re.search(says, refused(open_redis(redis_server), caplog))

@@ -62,9 +62,7 @@ def swap_and_freeze(root: Path, etag: str) -> None:
     LocalStore(str(root)).swap("q/doc", b'{"by":"frozen"}', expected=etag)
 
 
-def test_who_is_overtaken_between_its_first_look_and_the_lock_changes_nothing(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_overtaken_changes_nothing(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     etag = store.swap("q/doc", b'{"by":"nobody"}', expected=None)
     finish = TemporaryFile.finish
 
