@@ -38,7 +38,7 @@ from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
 from partq_spark.log.queue import NamespaceAddress
-from partq_spark.log.settings import QueueConfig, Setting
+from partq_spark.log.settings import QueueConfig, Setting, Unit
 from partq_spark.objects.urls import canonical_url, default_store
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def argument(annotation: str, name: str, value: Any) -> Any:
     return _taken(_kinds(annotation), name, value)
 
 
-def check_number(name: str, value: float, unit: Literal["seconds", "bytes"], *, least: int = 0, most: int) -> None:
+def check_number(name: str, value: float, unit: Unit, *, least: int = 0, most: int) -> None:
     """Raises `WrongUse` for one out of its range."""
     Setting(name=name, meaning="", unit=unit, least=least, most=most).check(value)
 

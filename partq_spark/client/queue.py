@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from partq_spark.base.effects import RETRY_TIMEOUT_S
 from partq_spark.base.errors import Invalid
 from partq_spark.client.altering import Altering, require_columns, require_same
-from partq_spark.client.arguments import address, checked, columns_from, ownership_url, place, settings_of
+from partq_spark.client.arguments import address, check_number, checked, columns_from, ownership_url, place, settings_of
 from partq_spark.client.describing import DamagedQueue, Describing, QueueSummary, summary_of
 from partq_spark.client.groups import Grouping
 from partq_spark.client.maintaining import Maintaining, QueueSubscriptions, attracting
@@ -106,11 +106,11 @@ class Queue(Describing, Altering, Maintaining, Grouping):
         from partq_spark.client.consumer import Consumer
         from partq_spark.query.settings import GroupOptions, SourceOptions
 
-        if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
-            raise Invalid(
-                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
-                "allowed: give at least 1, 1 and 5"
-            )
+        check_number("max_messages", max_messages, "messages", least=1, most=2**63 - 1)
+        check_number("max_bytes", max_bytes, "bytes", least=1, most=2**63 - 1)
+        check_number("session_timeout_s", session_timeout_s, "seconds", least=5, most=3600)
+        if max_poll_interval_s is not None:
+            check_number("max_poll_interval_s", max_poll_interval_s, "seconds", least=1, most=7 * 24 * 3600)
         options = SourceOptions(
             target=self._where.target(self._name),
             group=GroupOptions(

@@ -25,17 +25,18 @@ _ACCESS_TYPES = ("non-exclusive", "exclusive")
 
 AccessType = Annotated[str, Meta(pattern=rf"^({'|'.join(_ACCESS_TYPES)})\Z")]
 Value = float | int | str | None
+Unit = Literal["seconds", "bytes", "messages", ""]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
     """One setting. Its value is one of `choices`, or a number of `unit` from `least` to `most`: a float of seconds or
-    an int of bytes. `none` is what None is good for, where that is a value.
+    an int of others. `none` is what None is good for, where that is a value.
     """
 
     name: str  # as options and messages have it
     meaning: str
-    unit: Literal["seconds", "bytes", ""] = ""
+    unit: Unit = ""
     least: int = 0
     most: int = 0
     none: str | None = None

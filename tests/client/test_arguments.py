@@ -240,7 +240,7 @@ def test_what_cannot_be_is_wrong_and_harmless(owners: dict[str, Any], where: str
         ("publisher", {"publish_id": "x", "max_pending_bytes": 2**31}, "max_pending_bytes"),
         ("consumer", {"acknowledge": "never"}, "acknowledge='never'"),
         *(("consumer", {"columns": each}, "columns=") for each in (["price"], ["key", "key"], ["key", "KEY"], [])),
-        ("consumer", {"max_messages": 0}, "max_messages=0"),
+        *(("consumer", {each: 0}, f"{each}=0") for each in ("max_messages", "max_poll_interval_s")),
         ("consumer", {"ownership": "carrier pigeon"}, "redis://host:port"),
         ("consumer", {"flow": "A B"}, "flow name"),
     ],

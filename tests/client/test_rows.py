@@ -61,7 +61,7 @@ CET = timezone(timedelta(hours=1))
         ("FLOAT", 0.1, 0.10000000149011612),
         ("DOUBLE", 2**53, 2.0**53),
         ("DECIMAL(5,2)", Decimal("1.5"), Decimal("1.50")),
-        ("DECIMAL(5,2)", 7, Decimal("7.00")),
+        ("DECIMAL(5,2)", np.int8(7), Decimal("7.00")),
         ("STRING", Color.RED, "red"),
         ("BINARY", memoryview(b"a"), b"a"),
         ("TIMESTAMP", datetime(2020, 1, 1, tzinfo=CET), datetime(2019, 12, 31, 23, tzinfo=UTC)),
