@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -147,11 +148,12 @@ class Publisher:
         self._require_own(waits=True)
         future: Result[PublishReport] = Result()
         turn = _Turn(is_table=True)
+        own = {threading.get_ident()}
         claimed = False
         try:
             with self._lock:
                 self._require_open()
-                self._with_table.add(threading.get_ident())
+                self._with_table |= own
                 if self._has_messages and self._publish_id is not None:
                     raise Invalid("under a publish id there is one publish: a table cannot join messages sent before")
                 self._ended = claimed = self._publish_id is not None
@@ -172,8 +174,8 @@ class Publisher:
         finally:
             if claimed:
                 self._ended = False  # nothing was published under the id
-            self._with_table.discard(threading.get_ident())
-            turn.over.put(None)
+            self._with_table -= own
+            turn.over.put(None)  # no handler of a signal runs between these lines
         return future
 
     @checked
@@ -187,8 +189,7 @@ class Publisher:
     def close(self) -> None:
         """Publish what is left, and end. Raises as `flush`. May be repeated."""
         self._require_own(waits=True)
-        with self._lock:
-            self._closing = True
+        self._closing = True  # who has seen otherwise hands over before the last turn comes
         self._drain(_Turn(is_last=True), None)
 
     def _drain(self, turn: _Turn, timeout_s: float | None) -> None:
@@ -204,8 +205,7 @@ class Publisher:
             failed[0].result()
 
     def _wait(self, turn: _Turn, timeout_s: float | None) -> None:
-        if self._is_over:
-            self._thread.join(timeout_s)  # it tells what is left
+        if self._is_over or sys.is_finalizing():  # then it does not go on any more, and `_end_of_process` has been
             return
         try:
             turn.begun.get(timeout=None if timeout_s is None else max(timeout_s, 0.0))
@@ -241,20 +241,25 @@ class Publisher:
                         taken.over.get()  # its sender publishes it
                         self._done_bytes += 1
                     continue
-                try:
-                    self._publish([each for each in taken if each.future.set_running_or_notify_cancel()])
-                finally:
-                    self._done_bytes += sum(each.memory for each in taken)
+                self._publish([each for each in taken if each.future.set_running_or_notify_cancel()])
+                self._done_bytes += sum(each.memory for each in taken)
         finally:
             self._failure = self._failure or Unavailable(f"the publisher to {self._queue} has ended")
-            self._is_over = True  # nobody waits for what is put from now on
-            while not self._sent.empty():
-                self._receive()
-            for each in (*([taken] if isinstance(taken, _Turn) else taken), *self._waiting):
-                if isinstance(each, _Turn):
-                    each.begun.put(None)
-                elif not each.future.done():
-                    self._tell(self._failed, each.future)
+            self._waiting.extendleft([taken] if isinstance(taken, _Turn) else reversed(taken))
+            try:
+                self._tell_the_rest()
+            finally:
+                self._is_over = True  # nobody waits for what is put from now on
+                self._tell_the_rest()
+
+    def _tell_the_rest(self) -> None:
+        while self._waiting or not self._sent.empty():
+            self._receive(0)
+            each = self._waiting.popleft()
+            if isinstance(each, _Turn):
+                each.begun.put(None)
+            elif not each.future.done():
+                self._tell(self._failed, each.future)
 
     def _taken(self) -> Sequence[Outgoing] | _Turn:
         """What is to be done next."""

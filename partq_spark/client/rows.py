@@ -232,7 +232,7 @@ def _decimal(kind: pa.DataType) -> Take:
     unit = Decimal(1).scaleb(-kind.scale)
 
     def take(value: Any) -> Any:
-        value = _plain(value)
+        value = _plain(value) if _numpy_kind(value) else value
         if not isinstance(value, int | Decimal) or isinstance(value, bool):
             raise _wrong(value, type_text(kind), "a decimal.Decimal or an int")
         try:
