@@ -110,6 +110,9 @@ class _EndInGoodOrder(list["Consumer"]):
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
         for each in self:
             each.stop()
+        if not self:  # the last one was closed by a thread that may not take the handler away
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
 
 
 @checked
@@ -172,8 +175,9 @@ class Consumer:
     def close(self) -> None:
         """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
         found = signal.getsignal(signal.SIGTERM)
-        if isinstance(found, _EndInGoodOrder) and self in found:
-            found.remove(self)
+        if isinstance(found, _EndInGoodOrder):
+            with suppress(ValueError):
+                found.remove(self)
             if not found and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._taking.close()

@@ -261,7 +261,8 @@ def planned_batch(
     ends.update({p: max(starts[p], waiting[p].until) for p in barred})
     reached = batch_ends(starts, ends, limits, entries)
     spans = {
-        # never less than what was announced before
+        # Never less than what was announced before, whatever the limits say: a repetition in parts would let what waits
+        # for it (RES-03) come between them, and a handoff would take the rest for in hand, or for done.
         p: BatchSpan(begins[p].epoch, start, max(reached[p], view.claims[p].position), begins[p].redelivered_below)
         for p, start in starts.items()
     }

@@ -84,7 +84,7 @@ def test_a_process_that_is_told_to_end_finishes_its_batch_and_leaves(make: Make)
 
 
 @pytest.mark.crash
-def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None:
+def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = make(partitions=1)
     former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -94,6 +94,16 @@ def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None
             assert second.poll(WAIT_S) is None, "it was told, too"
             assert consumer.poll(WAIT_S) is None
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        raised: list[int] = []
+        monkeypatch.setattr(signal, "raise_signal", raised.append)
+        for _ in range(2):
+            with consuming(queue) as third:
+                (closing := threading.Thread(target=third.close)).start()
+                closing.join(WAIT_S)
+                if not raised:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert raised == [signal.SIGTERM], "as if nobody had handled it"
 
         def mine(*_: object) -> None:
             """Somebody handles it."""

@@ -113,14 +113,6 @@ def sealed(kind: str, body: bytes) -> bytes:
     return b'{"xxh3":"' + checksum(body).encode() + b'","' + kind.encode() + b'":' + body + b"}"
 
 
-def chunk_ref(data: bytes) -> ChunkRef:
-    return structs.replace(REF, xxh3=checksum(data))
-
-
-def page_of(data: bytes) -> WriterPage:
-    return structs.replace(PAGE, xxh3=checksum(data))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A document with something of everything in it. `kind`: under which name its body stands beside its own checksum;
@@ -160,13 +152,13 @@ KINDS = {
     "chunk": Kind(
         value=Chunk(chunks=(REF,), entries=(ENTRY,)),
         write=codec.encode_chunk,
-        read=lambda data, meant: codec.decode_chunk(data, chunk_ref(meant)),
+        read=lambda data, meant: codec.decode_chunk(data, structs.replace(REF, xxh3=checksum(meant))),
         name=REF.name,
     ),
     "writers": Kind(
         value={"query": RECORD},
         write=codec.encode_writers,
-        read=lambda data, meant: codec.decode_writers(data, page_of(meant)),
+        read=lambda data, meant: codec.decode_writers(data, structs.replace(PAGE, xxh3=checksum(meant))),
         kind="line",
         name="page",
     ),

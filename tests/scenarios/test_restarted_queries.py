@@ -4,16 +4,10 @@ with an older Spark checkpoint, or without checkpoints. Nothing is left out, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import partq
 from tests.scenarios.stage import OWNERSHIPS, Stage, begun, delivered
-
-
-def unowned(stage: Stage) -> Callable[[], bool]:
-    return lambda: stage.owner(0)[0] is None and stage.owner(1)[0] is None
 
 
 # --- what was announced -----------------------------------------------------------------------------------------------
@@ -163,7 +157,7 @@ def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ow
     if ownership == "none":
         begun(stage.query("right", checkpoints="none", ownership=ownership))[0].plan()
     else:
-        stage.until(unowned(stage))
+        stage.until(lambda: stage.owner(0)[0] is None and stage.owner(1)[0] is None)
     seen = len(query.rows)
     query.start()
     assert query.deliver() == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -191,7 +191,7 @@ class Played:
         self._fail(batch, AFTER)
 
     def _write(self, part: Any, writer: ProbeWriter) -> WriterCommitMessage:
-        return writer.write(_as_arrow(self._read(part)))
+        return writer.write(iter([pa.RecordBatch.from_pydict({"number": [number for (number,) in self._read(part)]})]))
 
     def _read(self, part: Any) -> list[Any]:
         return list(self.reader.read(part))
@@ -199,10 +199,6 @@ class Played:
     def _fail(self, batch: Batch, when: str) -> None:
         if self.step.fails == (batch.number, when):
             raise RuntimeError("it fails on purpose")
-
-
-def _as_arrow(rows: Sequence[tuple[int]]) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"number": [number for (number,) in rows]})
 
 
 def _no_store(url: str, _retry_timeout_s: float) -> Any:

@@ -25,11 +25,6 @@ def key_of(partition: int, among: int) -> str:
     return next(f"k{n}" for n in range(10_000) if partition_of(b"k%d" % n, among) == partition)
 
 
-def since_of(checkpoint: Mapping[str, str]) -> int:
-    """Which group of its name has written it."""
-    return int(checkpoint.get("since", 0))
-
-
 def checkpointed(at_us: int, group: str, partition: int, metadata: Mapping[str, str]) -> Checkpointed:
     """A checkpoint as it is written."""
     epoch, offset, below, reach = (int(metadata.get(each, 0)) for each in NUMBERS)

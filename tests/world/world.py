@@ -151,7 +151,7 @@ class World:
         folder, _, partition = name.rpartition("/")
         group = self._folders.get(folder.removesuffix("/checkpoint"))
         if group is not None and partition.isdecimal() and not isinstance(content, bytes):
-            if witness.since_of(content) == self._since.get(group):  # else it is of a group that was removed
+            if int(content.get("since", 0)) == self._since.get(group):  # else it is of a group that was removed
                 self.take(witness.checkpointed(self.now_us, group, int(partition), content))
             return
         if isinstance(content, bytes) and name.endswith("/_head.json"):
