@@ -149,8 +149,8 @@ def status(queue: client.Queue, ownership: str | None, group: str, watch: bool) 
     """Show which flow has which partition, and why one does not flow.
 
     Offsets are exclusive ends: the next message to come. `delivered` is what was handed to the flow's micro-batches,
-    `acknowledged` what its checkpoint has. Without --ownership only the checkpoints are shown. --json with --watch
-    prints one document per line.
+    `acknowledged` what its checkpoint has. Of a group that a Redis shares only the checkpoints are shown without
+    --ownership. --json with --watch prints one document per line.
     """
     with queue.watching(group, ownership=ownership) as look:
         while True:
@@ -292,7 +292,7 @@ def rewind(
 
     They are marked as redelivered. Without --yes it only says what would come again; all is checked before anything is
     changed. A flow that has a partition loses it, and gets it again from the earlier place, by the coordinator, which
-    hears of it at once with --ownership. If the command was cut off, the same command finishes it (with --by: for the
+    a Redis as --ownership tells at once. If the command was cut off, the same command finishes it (with --by: for the
     partitions that are left).
     """
     only_say = dry_run or not yes

@@ -176,8 +176,7 @@ class Consumer:
         """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
         found = signal.getsignal(signal.SIGTERM)
         if isinstance(found, _EndInGoodOrder):
-            with suppress(ValueError):
-                found.remove(self)
+            found[:] = [each for each in found if each is not self]
             if not found and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._taking.close()

@@ -257,8 +257,7 @@ def moves(done: Alteration) -> Iterator[str]:
     if change.to > change.from_:
         yield f"New: {partitions(range(change.from_, change.to))}."
     else:
-        removed = range(change.to, change.from_)
-        yield f"Removed: {partitions(removed)}. What lies there is delivered to its end first."
+        yield f"Removed: {partitions(range(change.to, change.from_))}. What lies there is delivered to its end first."
     if not sample.keys:
         yield "There are no keys to look at."
         return

@@ -4,11 +4,12 @@ with an older Spark checkpoint, or without checkpoints. Nothing is left out, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import partq
 from tests.scenarios.stage import OWNERSHIPS, Stage, begun, delivered
-
 
 # --- what was announced -----------------------------------------------------------------------------------------------
 
