@@ -152,7 +152,7 @@ class Altering(Handle):
         """Change the partition count, columns and settings, those that are given, in one swap, while everything runs.
         Settings are those of `create_queue`; None takes away `retention_s` or `quota_bytes`, and what is left out
         (`...`) stays. With `dry_run` it is only said what would change and what would wait for what. Coordinators hear
-        of it at once by `ownership`.
+        of it at once by a Redis as `ownership`.
 
         Of a typed queue: `add_column` is the DDL of new columns (`"coupon STRING"`), which are null in the messages
         that are there; `widen` names columns with wider types (`"count BIGINT"`). Streaming queries go on with the

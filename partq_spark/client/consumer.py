@@ -104,11 +104,11 @@ class Batch:
         self._giver.release(self._delivery)
 
 
-class _EndInGoodOrder(list["Consumer"]):
+class _EndInGoodOrder(set["Consumer"]):
     """Those that the main thread has open, as a handler of SIGTERM: the loop of each ends after its batch."""
 
     def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        for each in self:
+        for each in tuple(self):  # other threads may close theirs meanwhile
             each.stop()
         if not self:  # the last one was closed by a thread that may not take the handler away
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -176,7 +176,7 @@ class Consumer:
         """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
         found = signal.getsignal(signal.SIGTERM)
         if isinstance(found, _EndInGoodOrder):
-            found[:] = [each for each in found if each is not self]
+            found.discard(self)
             if not found and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._taking.close()
@@ -186,9 +186,9 @@ class Consumer:
         if threading.current_thread() is threading.main_thread():
             found = signal.getsignal(signal.SIGTERM)
             if isinstance(found, _EndInGoodOrder):
-                found.append(self)
+                found.add(self)
             elif found is signal.SIG_DFL:  # else somebody has a better use for it
-                signal.signal(signal.SIGTERM, _EndInGoodOrder([self]))
+                signal.signal(signal.SIGTERM, _EndInGoodOrder({self}))
         return self
 
     def __exit__(

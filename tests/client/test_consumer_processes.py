@@ -88,6 +88,7 @@ def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make, monkeyp
     queue = make(partitions=1)
     former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
+        publish(queue, 1)
         publish(other := make("other"), 1)
         with consuming(queue) as consumer, consuming(other) as second:
             os.kill(os.getpid(), signal.SIGTERM)
