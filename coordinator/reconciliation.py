@@ -204,15 +204,12 @@ def flow_events(
         elif not record.bound:
             # Also where it was bound anew and left again meanwhile: then this instance is gone all the more.
             yield FlowUnbound(flow=name, instance=flow.instance)
-        elif (
-            record.instance == flow.instance
-            and heartbeats.still_s(Owner(name, flow.instance)) >= record.session_timeout_s
-        ):
+        elif record.instance == flow.instance and heartbeats.still_s(record.owner) >= record.session_timeout_s:
             yield FlowExpired(flow=name, instance=flow.instance)
     for name, record in sorted(flows.items()):
         known = state.flows.get(name)
-        is_known = known is not None and known.instance == record.instance
-        if not is_known and _is_here(state, record) and Owner(name, record.instance) not in gone:
+        is_new = known is None or known.instance != record.instance
+        if is_new and _is_here(state, record) and record.owner not in gone:
             yield FlowBound(flow=name, instance=record.instance, mapping=record.mapping)
 
 
@@ -220,7 +217,7 @@ def leftovers(state: GroupState, flows: Mapping[str, FlowRecord]) -> Iterator[Ow
     """Heartbeats that mean nothing any more: of flows that left and own nothing, and of instances of a former queue."""
     for name, record in flows.items():
         if name not in state.flows and not _is_here(state, record):
-            yield Owner(name, record.instance)
+            yield record.owner
 
 
 def _is_here(state: GroupState, record: FlowRecord) -> bool:

@@ -1,8 +1,8 @@
 """When recurring work is done: jobs with their waits, news of them, and pauses after failures; and the one thread that
 begins what is due and takes in its results. Nothing here knows what the work is.
 
-That thread never waits for a store: steps run on threads of executors, a job never on two at once, and everything else
-that reaches it is a call that another thread put into its queue.
+That thread never waits for a store: steps run on threads of executors, a job never on two at once, and what reaches it
+is calls that other threads put into its queue, and jobs that came to their end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import math
 import queue as queues
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -25,7 +26,9 @@ TURN_S: Final = 2.5
 """The longest wait without a sign of life."""
 
 _TOGETHER_S: Final = 0.01
-"""What is due so soon begins with what is due now: each waking up costs as much as a third of a step."""
+"""What is due so soon begins with what is due now, and what is done by then is looked at with it: each waking up costs
+as much as a third of a step.
+"""
 
 _FIRST_RETRY_S: Final = 0.1
 _NEWS_BURST: Final = 5.0
@@ -134,6 +137,9 @@ class Schedule:
         self._found = itertools.count()
         # Putting into it takes no lock that an interrupted thread could hold, so that a signal handler may.
         self._calls: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
+        # Jobs that came to their end. They do not wake the thread where it wakes soon anyway.
+        self._done: deque[Callable[[], None]] = deque()
+        self._wakes_s = 0.0  # by `time.monotonic`
         self._ending = False
         self._released = 0
         self.turned_s = time.monotonic()
@@ -162,7 +168,7 @@ class Schedule:
         heapq.heappush(self._due, (job.due_s, next(self._found), job))
 
     def turn(self) -> None:
-        """Begin what is due, wait for a call or for what is due next, and make all calls that are there."""
+        """Begin what is due, wait for a call or for what is due next, make all calls and take in what is done."""
         self._take(self._begin_what_is_due())
 
     def end(self, wait_s: float) -> int:
@@ -193,11 +199,17 @@ class Schedule:
         return min(TURN_S, self._due[0][0] - now_s) if self._due else TURN_S
 
     def _take(self, wait_s: float) -> None:
-        """Wait for a call, then make all that are there."""
-        call = self._next(wait_s)
+        """Wait for a call, then make all that are there, and look at the jobs that came to their end."""
+        # Said before it looks at what is done: a job that ends after that reads it, and wakes the thread.
+        self._wakes_s = time.monotonic() + wait_s
+        call = self._next(0.0 if self._done else wait_s)
+        self._wakes_s = 0.0
+        done = len(self._done)  # what their steps called is in the queue already, and comes first
         while call is not None:
             call()
             call = None if self._calls.empty() else self._next(0.0)
+        for _ in range(done):
+            self._done.popleft()()
 
     def _next(self, wait_s: float) -> Callable[[], None] | None:
         self.turned_s = time.monotonic()
@@ -212,7 +224,9 @@ class Schedule:
             ended = partial(job.stepped, job.step())
         except Exception as problem:  # noqa: BLE001 - a mistake in one job must not end the others
             ended = partial(job.failed, one_line(problem))
-        self.call(partial(self._ended, job, ended))
+        self._done.append(partial(self._ended, job, ended))
+        if self._wakes_s - time.monotonic() > _TOGETHER_S:
+            self.call(lambda: None)
 
     def _ended(self, job: Job, ended: Callable[[], None]) -> None:
         ended()

@@ -22,7 +22,7 @@ from partq_spark.base.effects import Backoff, Effects, Retry
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.group.codec import decode_state
 from partq_spark.group.membership import GroupInQueue
-from partq_spark.group.model import FlowRecord, Owner
+from partq_spark.group.model import FlowRecord
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
 
 MAX_TRIES: Final = 5
@@ -47,11 +47,6 @@ class Life:
     ended: str = ""  # why
     seen: bool = False  # the coordinator has taken notice of it
     updates: int = 0  # FlowChangeUpdates passed on
-
-    @property
-    def me(self) -> Owner:
-        """Its name, as the owner of partitions."""
-        return Owner(self.says.flow, self.says.instance)
 
     def renew(self, sent_s: float) -> None:
         """A renewal that was sent at `sent_s` has succeeded."""
@@ -138,7 +133,7 @@ class Binder:
     def leave(self, life: Life) -> None:
         """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
         # Also where the store lives anew: then it has forgotten the instance, or jumped back to where that was bound.
-        self._backoff(MAX_TRIES).call(lambda: self._ownership.unbind(self._key, self._flow, life.me.instance))
+        self._backoff(MAX_TRIES).call(lambda: self._ownership.unbind(self._key, self._flow, life.says.instance))
 
     def _backoff(self, tries: float = math.inf) -> Backoff:
         return Backoff(Retry(first_s=_RETRY_PAUSE_S, most_s=_RETRY_PAUSE_S, tries=tries, least=0.0), self._effects)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from partq_spark.base.json_documents import Seconds, Whole
@@ -150,7 +151,7 @@ class Progress(NamedTuple):
     acknowledged: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FlowRecord:
     """What a flow says of itself with each heartbeat; only that flow writes it.
 
@@ -169,6 +170,11 @@ class FlowRecord:
     closes: int = 0
     note: str = ""
     progress: Mapping[int, Progress] | None = field(default_factory=dict)
+
+    @cached_property
+    def owner(self) -> Owner:
+        """Its name, as the owner of partitions."""
+        return Owner(self.flow, self.instance)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,7 +66,7 @@ class Session(GroupMembership):
     @property
     def instance(self) -> str | None:
         """The present instance, which may have ended; None while unbound."""
-        return self._life.me.instance if self._life is not None else None
+        return self._life.says.instance if self._life is not None else None
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Session(GroupMembership):
             self._announce(ends)
         except (Fenced, Corrupt, Invalid):
             for partition in ends:
-                if self._own_checkpoint(partition, life.me, held[partition].epoch) is None:
+                if self._own_checkpoint(partition, life.says.owner, held[partition].epoch) is None:
                     self._holdings.lose(partition)
             return False
         if not self._is_state_unchanged() or not self._is_alive(life):
@@ -268,9 +268,9 @@ class Session(GroupMembership):
             raise Invalid(f"flow {self._flow!r} of group {self._group} is not bound: call bind first")
         if self._is_alive(life):
             return life
-        if life.me.instance != self._told_over:
-            self._told_over = life.me.instance
-            _log.warning("%s: instance %s ended: %s", self._name, life.me.instance, life.ended)
+        if life.says.instance != self._told_over:
+            self._told_over = life.says.instance
+            _log.warning("%s: instance %s ended: %s", self._name, life.says.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
             self._group.head(self._flow)  # raises where the group is gone
         # Or the next instance would mark what nobody had. It is not worth a failure.
@@ -299,7 +299,7 @@ class Session(GroupMembership):
 
     def _place(self, life: Life, state: GroupState | None) -> None:
         """What the coordinator thinks of this instance."""
-        flow = claims.flow_of(state, life.me)
+        flow = claims.flow_of(state, life.says.owner)
         if flow is not None:
             life.seen = True
             for active in claims.updates_since(flow, life.updates):
@@ -314,8 +314,8 @@ class Session(GroupMembership):
             self._holdings.hold_back()
         else:
             # A drained handoff waits for it, where this flow raised what the state did not let it deliver any more.
-            self._tell(self._close(self._holdings.taken(state, life.me)))
-            self._claim(life, self._holdings.settle(state, life.me))
+            self._tell(self._close(self._holdings.taken(state, life.says.owner)))
+            self._claim(life, self._holdings.settle(state, life.says.owner))
         self._write(everything=False)
 
     def _claim(self, life: Life, grants: Mapping[int, Partition]) -> None:
@@ -324,7 +324,7 @@ class Session(GroupMembership):
         for partition, grant in grants.items():
             if self._holdings.has_claimed((partition,)):
                 continue
-            checkpoint = self._own_checkpoint(partition, life.me, grant.epoch)
+            checkpoint = self._own_checkpoint(partition, life.says.owner, grant.epoch)
             if checkpoint is not None:
                 fresh[partition] = checkpoint
                 self._doubts.pop(partition, None)
@@ -372,14 +372,14 @@ class Session(GroupMembership):
     def _is_answered(self, life: Life) -> bool:
         """The coordinator has taken notice, and everything that it gives at once is claimed."""
         state = self._state
-        if state is None or not life.seen or claims.is_settling(state, life.me):
+        if state is None or not life.seen or claims.is_settling(state, life.says.owner):
             return False
-        return self._holdings.has_claimed(claims.granted(state, life.me))
+        return self._holdings.has_claimed(claims.granted(state, life.says.owner))
 
     def _view(self, life: Life) -> View:
         """What is in hand now."""
         return View(
-            instance=life.me.instance,
-            standing=claims.standing(self._state, life.me) if life.seen else Standing.UNANSWERED,
+            instance=life.says.instance,
+            standing=claims.standing(self._state, life.says.owner) if life.seen else Standing.UNANSWERED,
             claims=self._holdings.claims() if self._state is not None else {},
         )

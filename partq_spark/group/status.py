@@ -20,7 +20,6 @@ from partq_spark.group.model import (
     GroupSettings,
     GroupState,
     Lease,
-    Owner,
     Partition,
     PartitionStatus,
     Phase,
@@ -223,7 +222,7 @@ def _sharing(seen: GroupReading) -> str:
 
 def _of_owner(partition: Partition, records: Mapping[str, FlowRecord]) -> FlowRecord | None:
     record = records.get(partition.owner.flow) if partition.owner is not None else None
-    return record if record is not None and Owner(record.flow, record.instance) == partition.owner else None
+    return record if record is not None and record.owner == partition.owner else None
 
 
 def said_by_owner(partition: Partition, records: Mapping[str, FlowRecord]) -> Progress | None:

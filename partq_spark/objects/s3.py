@@ -243,11 +243,9 @@ class S3Store(ServiceStore[S3Client]):
         for page in self._pages(prefix, delimiter="/"):
             for each in page.iter("CommonPrefixes"):
                 folder = unquote(each.findtext("Prefix", ""))[start:-1]
-                if is_part(folder) and not (may_hold_marks and self._is_empty(f"{prefix}{folder}/")):
+                infos = self._infos(f"{prefix}{folder}/", values=False)
+                if is_part(folder) and (not may_hold_marks or next(infos, None) is not None):
                     yield folder
-
-    def _is_empty(self, prefix: str) -> bool:
-        return next(self._infos(prefix, values=False), None) is None
 
     def _pages(self, prefix: str, **query: str) -> Iterator[ElementTree.Element]:
         query |= {"list-type": "2", "encoding-type": "url", "max-keys": str(self.page_size)}

@@ -152,7 +152,8 @@ class ConsumerProcess:
                 self._trouble = error
                 self._stopping.wait(BUSY_LOOK_S)
             with self._monitor:
-                if news or not self._is_looked_after:
+                # Where a question is being answered, or was a moment ago, its thread looks itself.
+                if news or not (self._asking or self._silent_s < BUSY_LOOK_S):
                     self._look()
         self._left.wait(STOP_WAIT_S)
         if self._consumer.participant.member is not None:
@@ -173,11 +174,6 @@ class ConsumerProcess:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
-
-    @property
-    def _is_looked_after(self) -> bool:
-        """Whether a question is being answered, or was a moment ago: the question's thread looks itself."""
-        return self._asking or self._silent_s < BUSY_LOOK_S
 
     @property
     def _silent_s(self) -> float:

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import math
 import random
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 
 from coordinator.logs import Log
-from coordinator.schedule import Job, Schedule
+from coordinator.schedule import TURN_S, Job, Schedule
 from coordinator.service import Service
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
@@ -21,13 +23,16 @@ from tests.coordinator.runtimes import KEY, Lines, World
 
 
 class Later(Executor):
-    """Does what was submitted when it is told to."""
+    """Does what was submitted when it is told to, or at once."""
 
     def __init__(self) -> None:
         self.submitted: list[Callable[[], object]] = []
+        self.at_once = False
 
     def submit(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Future[object]:  # type: ignore[override]
         self.submitted.append(lambda: fn(*args, **kwargs))
+        if self.at_once:
+            self.run_one()
         return Future()
 
     def run_one(self) -> None:
@@ -76,13 +81,6 @@ class Turns:
             self.threads.run_one()
         self.turn()
 
-    def run_while_it_waits(self, most: int) -> None:
-        """What is submitted is done as soon as the schedule waits for something."""
-        if self.threads.submitted:
-            self.threads.run_one()
-        if most:
-            self.schedule.call(lambda: self.run_while_it_waits(most - 1))
-
 
 @pytest.fixture
 def turns() -> Turns:
@@ -98,6 +96,14 @@ def entry(turns: Turns) -> Job:
 
 
 # --- one job ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_done_wakes_the_thread() -> None:
+    test = Turns()
+    with ThreadPoolExecutor(1) as test.threads:  # type: ignore[assignment]
+        job, begun_s = test.add(lambda: math.inf if not threading.Event().wait(0.05) else 0.0), time.monotonic()
+        test.schedule.turn()
+        assert (job.due_s, time.monotonic() - begun_s < TURN_S / 2) == (math.inf, True)
 
 
 def test_news_in_quiet_times_are_looked_at_at_once_and_never_make_it_later(turns: Turns, entry: Job) -> None:
@@ -238,7 +244,8 @@ def test_at_the_end_what_runs_ends_and_leases_are_given_up(turns: Turns, error: 
     turns.turn()
     turns.add(leader=idle)
     turns.add(leader=follower)
-    turns.run_while_it_waits(20)
+    turns.schedule.call(turns.threads.run_one)
+    turns.threads.at_once = True
     assert turns.schedule.end(10.0) == (2 if error is None else 1), "of those who lead"
     assert not busy.leading
     assert not idle.leading

@@ -98,7 +98,7 @@ def test_the_name_of_one_that_is_over_is_taken_once_that_is_known(what: str) -> 
     life = place.binder.bind({4: 2})
     assert after_s <= place.now_s <= after_s + 0.2
     record = place.server.records_of(KEY)["a"]
-    assert (record.instance, record.mapping) == (life.me.instance, {4: 2})
+    assert (record.instance, record.mapping) == (life.says.instance, {4: 2})
 
 
 def test_a_store_that_stays_away_ends_a_bind_in_bounded_tries() -> None:

@@ -33,7 +33,6 @@ from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import UNCHANGED, ObjectStore, Unchanged
 
 _CHANNEL: Final = re.compile(r"partq:\{[^/{}]+/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
-_VERSION_LINE: Final = re.compile(r"([0-9A-Za-z]+) ([0-9]*)")
 _VERSION: Final = " version"
 
 
@@ -169,9 +168,8 @@ def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found
         raise Corrupt(f"{key} holds what partq did not write, or is damaged: remove it, flows bind anew") from None
     now_ms, found = int(now), list[Found]()
     for field, value in rows.items():
-        line = rows.get(field + _VERSION)
-        if line is not None and not field.endswith(_VERSION):
-            token, age_s = _version_in(line, now_ms)
+        if field + _VERSION in rows and not field.endswith(_VERSION):
+            token, age_s = _version_in(rows[field + _VERSION], now_ms)
             found.append(Found(f"{folder}/{field}", token, value, age_s))
     return found
 
@@ -180,7 +178,7 @@ def _version_in(line: str, now_ms: int) -> tuple[str, float]:
     """The token of a version, as the script finds it, and how many seconds ago it was written. Of one that is damaged
     empty, and then the next swap is free.
     """
-    match = _VERSION_LINE.match(line)
-    if match is None:
+    token, space, at_ms = line.partition(" ")
+    if not (space and token.isalnum() and token.isascii()):
         return "", 0.0
-    return match[1], max(0, now_ms - int(match[2] or now_ms)) / 1000
+    return token, max(0, now_ms - int(at_ms)) / 1000 if at_ms.isascii() and at_ms.isdecimal() else 0.0

@@ -313,7 +313,8 @@ class Listener:
             return None
         try:
             return self._read(connection, time.monotonic() + timeout_s)
-        except (exceptions.RedisError, OSError, ValueError):  # ValueError: closed by `close` in another thread
+        except (exceptions.RedisError, OSError, ValueError, TypeError, AttributeError):
+            # The last three: `close` in another thread has taken the connection away while this one read from it.
             self.close()
             return None
 

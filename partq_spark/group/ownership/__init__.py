@@ -37,7 +37,7 @@ from partq_spark.group.documents import (
     Swap,
 )
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
-from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
     HEAD,
@@ -166,7 +166,7 @@ class Ownership(Flows):
         return Pulse(
             state_token=None if seen is None else seen.value.token,
             flows={flow: beat.value for flow, beat in beats.items()},
-            beats={Owner(flow, beat.value.instance): beat.token for flow, beat in beats.items()},
+            beats={beat.value.owner: beat.token for beat in beats.values()},
         )
 
     def release_lease(self, key: GroupKey, token: str) -> None:

@@ -231,8 +231,7 @@ HEAD: Final = "_head"
 """In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
+class Seen(NamedTuple, Generic[T]):
     """One version of a document, and what it says: of a lease; of a heartbeat, whose flow lives while `token`
     moves. `age_s` is how long ago it was written, by the store's own clock, for people; 0 where nobody asked.
     """
