@@ -29,7 +29,7 @@ from partq_spark.base.effects import Effects, Retry, RunAll, in_a_row
 from partq_spark.base.errors import Conflict, PartqError
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Partition, Phase
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition, Phase
 from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
 from partq_spark.objects.api import Unchanged
 
@@ -159,7 +159,8 @@ class GroupRuntime:
             facts = self._confirmed()
             if facts.queue_id != self._written.state.queue_id:
                 self._forget("the queue is another one")
-        pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
+        known = self._written.state.flows if self._written is not None else {}
+        pulse = self._leadership.look(flow.owner for flow in known.values())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)
@@ -222,7 +223,7 @@ class GroupRuntime:
         )
         # A look more, after the state was read: a leader that came since makes either this renewal or the swap fail.
         # Else a leader that slept before it read the state would take it from its successor.
-        self._leadership.look(_instances(found.state))
+        self._leadership.look(flow.owner for flow in found.state.flows.values())
         self.handoffs.adopted(found.state)
         written = self._write(found.state, found.told, found.token)
         status = found.state.status.value
@@ -293,7 +294,7 @@ class GroupRuntime:
             told.extend(more)
         if state is written.state:
             return written
-        let_go = [Owner(name, flow.instance) for name, flow in written.state.flows.items() if name not in state.flows]
+        let_go = [flow.owner for name, flow in written.state.flows.items() if name not in state.flows]
         written = self._write(state, told, written.token)
         self._bookkeeping.let_go(let_go)
         return written
@@ -330,7 +331,3 @@ class GroupRuntime:
         )
         self.handoffs.redelivered += sum(each.marked for each in done)
         return [each.event for each in done if each.event is not None]
-
-
-def _instances(state: GroupState) -> list[Owner]:
-    return [Owner(name, flow.instance) for name, flow in state.flows.items()]

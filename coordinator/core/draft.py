@@ -136,8 +136,7 @@ class Draft:
         self._shifted = False
         held = {partition.holder for partition in self.partitions.values() if not partition.removed}
         for flow in list(self.flows.values()):
-            owner = Owner(flow.name, flow.instance)
-            active = flow.bound and owner in held
+            active = flow.bound and flow.owner in held
             if active == flow.active:
                 continue
             told = flow.bound and flow.name != self._newcomer

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from coordinator.core import rebalance
 from coordinator.core.draft import is_in_handoff, survey
-from partq_spark.group.model import GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import GroupState, Partition, Phase, RebalanceStatus
 
 
 def violations(state: GroupState) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def _seniority(state: GroupState) -> Iterator[str]:
 def _activity(state: GroupState) -> Iterator[str]:
     held = {partition.holder for partition in state.partitions.values()}
     for flow in state.flows.values():
-        if flow.active != (flow.bound and Owner(flow.name, flow.instance) in held):
+        if flow.active != (flow.bound and flow.owner in held):
             yield f"flow {flow.name} is {'' if flow.active else 'not '}active"
         if flow.updates < 0:
             yield f"flow {flow.name} has {flow.updates} updates"
@@ -115,7 +115,7 @@ def _activity(state: GroupState) -> Iterator[str]:
 
 def _pauses(state: GroupState) -> Iterator[str]:
     """Nobody waits for a flow that is gone, and pauses are part of a rebalance."""
-    bound = {Owner(flow.name, flow.instance) for flow in state.flows.values() if flow.bound}
+    bound = {flow.owner for flow in state.flows.values() if flow.bound}
     for number, partition in state.partitions.items():
         if partition.phase is not Phase.PAUSED:
             continue

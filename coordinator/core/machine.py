@@ -23,7 +23,7 @@ from coordinator.core.events import (
     Told,
 )
 from coordinator.core.handoff import Cause, Step
-from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import Flow, GroupState, Partition, Phase, RebalanceStatus
 
 
 def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Told, ...]]:
@@ -228,14 +228,13 @@ def _detach(draft: Draft, flow: Flow, reason: str) -> None:
     """The flow is gone: pauses that wait for it, or are meant for it, end (HAN-08), and nobody waits until it closes
     what it raised. What it owns becomes Unbound.
     """
-    owner = Owner(flow.name, flow.instance)
+    owner = flow.owner
     draft.unbind(flow)
-    paused = Phase.PAUSED
     for partition in [each for each in draft.partitions.values() if each.phase is not Phase.OWNED]:
         number = partition.partition
-        if partition.phase is paused and partition.to == owner:
+        if partition.phase is Phase.PAUSED and partition.to == owner:
             draft.step(number, Step.RESUME, Cause.KEEP, reason)
-        elif partition.phase is paused and partition.owner == owner:  # its receiver is bound
+        elif partition.phase is Phase.PAUSED and partition.owner == owner:  # its receiver is bound
             draft.step(number, Step.FENCE, Cause.LOST, reason, to=partition.to)
         elif partition.drained and partition.owner == owner:
             draft.step(number, Step.FORCE, Cause.LOST, reason, to=partition.to)

@@ -111,6 +111,11 @@ class Flow(NamedTuple):
     active: bool = False  # has partitions, or is getting one
     updates: Whole = 0  # FlowChangeUpdates sent to this instance so far (FLO-05)
 
+    @property
+    def owner(self) -> Owner:
+        """Its name, as the owner of partitions."""
+        return Owner(self.name, self.instance)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSettings:

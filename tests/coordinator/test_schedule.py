@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -99,9 +98,13 @@ def entry(turns: Turns) -> Job:
 
 
 def test_a_job_that_is_done_wakes_the_thread() -> None:
+    def step() -> float:
+        time.sleep(0.05)
+        return math.inf
+
     test = Turns()
     with ThreadPoolExecutor(1) as test.threads:  # type: ignore[assignment]
-        job, begun_s = test.add(lambda: math.inf if not threading.Event().wait(0.05) else 0.0), time.monotonic()
+        job, begun_s = test.add(step), time.monotonic()
         test.schedule.turn()
         assert (job.due_s, time.monotonic() - begun_s < TURN_S / 2) == (math.inf, True)
 
