@@ -117,9 +117,9 @@ class Figures:
         where somebody has a partition anew, or something was published since, or somebody may acknowledge what is left,
         and not more often than every `LISTED_S`.
         """
-        unknown = []
+        unknown, records = [], runtime.flows
         for number, partition in partitions.items():
-            said = said_by_owner(partition, runtime.flows)
+            said = said_by_owner(partition, records)
             if said is not None:
                 known.offsets[number] = said.acknowledged
             else:

@@ -158,7 +158,7 @@ class Housekeeper:
         """
         if self._effects.now_s() - self._begun_s < RENEW_MOST_S:
             with suppress(Conflict, Reincarnated):  # another coordinator is, and it was told; or the store lives anew
-                self._leadership.look(())
+                self._leadership.look()
         return self._look_s
 
     def step(self) -> float:

@@ -7,15 +7,15 @@ token: a new leader writes the state first, and from then on the former leader's
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from coordinator.logs import Log
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict
-from partq_spark.group.model import GroupKey, GroupState, Lease, Owner
+from partq_spark.group.model import GroupKey, GroupState, Lease
 from partq_spark.group.ownership import Ownership, Pulse
 
 _LEASE = "lease"
@@ -76,8 +76,8 @@ class Leadership:
         self._log = log
         self._lease: Lease | None = None  # held, as this process last knew
         self._asked: Lease | None = None  # asked for; whether it was granted is not known yet
-        self._rival = FailureDetector[str](settings.frozen_after_s)
-        self.flows = FailureDetector[Owner](settings.frozen_after_s)
+        self._rival = FailureDetector(settings.frozen_after_s)
+        self.flows = FailureDetector(settings.frozen_after_s)
         self.timers = Timers()
         self.terms = 0
 
@@ -86,10 +86,9 @@ class Leadership:
         """Whether this process held the lease when it last looked."""
         return self._lease is not None
 
-    def look(self, flows: Iterable[Owner]) -> Pulse | None:
+    def look(self) -> Pulse | None:
         """Renew the lease, and look; or watch it, and take it once it stands still. None: another one leads.
-
-        `flows` are watched even if the store shows no heartbeat of them. Raises `Conflict` when the lease was lost.
+        Raises `Conflict` when the lease was lost.
         """
         lease = self._lease if self._lease is not None else self._take()
         if lease is None:
@@ -109,9 +108,8 @@ class Leadership:
             self._lease = None
             self._log("warning", "lease_lost", reason=str(error))
             raise
-        # By instance: a new one does not inherit the silence of the former.
-        values: dict[Owner, str | None] = dict.fromkeys(flows)
-        values |= pulse.beats
+        # A new instance does not inherit the silence of the former: its first heartbeat has another token.
+        values = {flow: beat.token for flow, beat in pulse.flows.items()}
         if self.flows.look(values, asked_s=asked_s, heard_s=self._effects.now_s()):
             reason = f"this leader did not look for more than {self._settings.frozen_after_s:g} s"
             self._log("warning", "all_flows_granted", reason=reason)
@@ -154,8 +152,8 @@ class Leadership:
     def _begin(self, lease: Lease, reason: str) -> Lease:
         now_s = self._effects.now_s()
         self._lease, self._asked = lease, None
-        self._rival = FailureDetector[str](self._settings.frozen_after_s)
-        self.flows = FailureDetector[Owner](self._settings.frozen_after_s)
+        self._rival = FailureDetector(self._settings.frozen_after_s)
+        self.flows = FailureDetector(self._settings.frozen_after_s)
         self.timers = Timers(
             state_token=lease.state_token,
             deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},
@@ -174,13 +172,11 @@ class Leadership:
 # know. Nothing here knows what a flow is, and what follows from its silence.
 
 
-K = TypeVar("K", bound=Hashable)
-
 _LATE_LOOK_S: Final = 1.0
 """What a late look counts: little of the shortest session timeout, 5 s."""
 
 
-class FailureDetector(Generic[K]):
+class FailureDetector:
     """Remembers when each watched value was last seen to change.
 
     What counts is what was really observed: from the time when the answer came that showed the value for the first
@@ -196,9 +192,9 @@ class FailureDetector(Generic[K]):
         self._frozen_after_s = frozen_after_s
         self._asked_s = 0.0
         self._heard_s: float | None = None
-        self._seen: dict[K, tuple[Hashable, float]] = {}
+        self._seen: dict[str, tuple[Hashable, float]] = {}
 
-    def look(self, values: Mapping[K, Hashable], *, asked_s: float, heard_s: float) -> bool:
+    def look(self, values: Mapping[str, Hashable], *, asked_s: float, heard_s: float) -> bool:
         """Take in what the store showed: the clock before it was asked, and after the answer came.
 
         Names that are missing are forgotten. True if this look came so late that the time before it hardly counts.
@@ -207,17 +203,15 @@ class FailureDetector(Generic[K]):
         late = gap_s > self._frozen_after_s
         uncounted_s = gap_s - min(_LATE_LOOK_S, self._frozen_after_s / 3) if late else 0.0
         self._asked_s, self._heard_s = asked_s, heard_s
-        seen, fresh = self._seen, dict[K, tuple[Hashable, float]]()
+        seen, fresh = self._seen, dict[str, tuple[Hashable, float]]()
         self._seen = fresh
         for name, value in values.items():
             before = seen.get(name)
-            if before is None or before[0] != value:
-                fresh[name] = (value, heard_s)
-                continue
-            fresh[name] = (value, before[1] + uncounted_s)
+            since_s = before[1] + uncounted_s if before is not None and before[0] == value else heard_s
+            fresh[name] = (value, since_s)
         return late
 
-    def still_s(self, name: K) -> float:
+    def still_s(self, name: str) -> float:
         """For how many seconds the value was seen not to change; 0.0 for a name that is not watched."""
         seen = self._seen.get(name)
         return 0.0 if seen is None else max(0.0, self._asked_s - seen[1])

@@ -31,7 +31,7 @@ from partq_spark.base.errors import Corrupt
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, done_to
-from partq_spark.group.ownership import Ownership, Pulse, StateDocument
+from partq_spark.group.ownership import Ownership, Pulse, Seen, StateDocument
 
 LOOK_S: Final = 5.0  # between two listings while a checkpoint is damaged
 
@@ -147,7 +147,7 @@ def is_without_flows(pulse: Pulse) -> bool:
     """No flow has bound by this store, or it lost all it knew and those who live will bind again. Until one does, the
     checkpoints may be those of a query that has the group for itself (`ownership=none`), and are not touched.
     """
-    return pulse.state_token is None and not pulse.beats
+    return pulse.state_token is None and not pulse.flows
 
 
 def is_unclaimed(state: GroupState) -> bool:
@@ -189,35 +189,34 @@ def _altered(state: GroupState, facts: GroupFacts, marks: Mapping[int, Checkpoin
 
 
 def flow_events(
-    state: GroupState, flows: Mapping[str, FlowRecord], *, gone: Collection[Owner], heartbeats: FailureDetector[Owner]
+    state: GroupState, flows: Mapping[str, Seen[FlowRecord]], *, gone: Collection[Owner], heartbeats: FailureDetector
 ) -> Iterator[Event]:
     """Flows that left, or whose heartbeat was seen to stand still for their session timeout by this process' clock,
     then flows that came, each by name. `gone`: instances that the group has let go already, whose heartbeats are still
     to be removed.
     """
     for name, flow in sorted(state.flows.items()):
-        record = flows.get(name)
         if not flow.bound:
             continue
-        if record is None:
+        if name not in flows:
             yield FlowExpired(flow=name, instance=flow.instance)  # the store lost it: it binds anew if it lives
-        elif not record.bound:
+        elif not (record := flows[name].value).bound:
             # Also where it was bound anew and left again meanwhile: then this instance is gone all the more.
             yield FlowUnbound(flow=name, instance=flow.instance)
-        elif record.instance == flow.instance and heartbeats.still_s(record.owner) >= record.session_timeout_s:
+        elif record.instance == flow.instance and heartbeats.still_s(name) >= record.session_timeout_s:
             yield FlowExpired(flow=name, instance=flow.instance)
-    for name, record in sorted(flows.items()):
-        known = state.flows.get(name)
+    for name in sorted(flows):
+        known, record = state.flows.get(name), flows[name].value
         is_new = known is None or known.instance != record.instance
         if is_new and _is_here(state, record) and record.owner not in gone:
             yield FlowBound(flow=name, instance=record.instance, mapping=record.mapping)
 
 
-def leftovers(state: GroupState, flows: Mapping[str, FlowRecord]) -> Iterator[Owner]:
+def leftovers(state: GroupState, flows: Mapping[str, Seen[FlowRecord]]) -> Iterator[Owner]:
     """Heartbeats that mean nothing any more: of flows that left and own nothing, and of instances of a former queue."""
-    for name, record in flows.items():
-        if name not in state.flows and not _is_here(state, record):
-            yield record.owner
+    for name in sorted(flows.keys() - state.flows.keys()):
+        if not _is_here(state, flows[name].value):
+            yield flows[name].value.owner
 
 
 def _is_here(state: GroupState, record: FlowRecord) -> bool:

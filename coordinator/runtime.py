@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from coordinator.acting import Bookkeeping, Fences
 from coordinator.core.events import Event, PartitionDrained, Tick, Told
 from coordinator.core.invariants import violations
-from coordinator.core.machine import decide, next_deadline, pending
+from coordinator.core.machine import decide
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, timers_of
 from coordinator.logs import Log
@@ -29,8 +29,8 @@ from partq_spark.base.effects import Effects, Retry, RunAll, in_a_row
 from partq_spark.base.errors import Conflict, PartqError
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition, Phase
-from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition
+from partq_spark.group.ownership import Ownership, Pulse, Reincarnated, Seen
 from partq_spark.objects.api import Unchanged
 
 _ROUNDS = 8
@@ -81,7 +81,7 @@ class GroupRuntime:
         self._leadership = Leadership(store, key, settings=settings, effects=self._effects, log=log)
         self._term = 0
         self._written: Written | None = None
-        self._flows: Mapping[str, FlowRecord] = {}  # as the last look showed them
+        self._flows: Mapping[str, Seen[FlowRecord]] = {}  # as the last look showed them
         self._removed = RemovedPartitions(checkpoints, self._now_s)
         self._bookkeeping = Bookkeeping(store, key, log)
         self._drains: dict[int, tuple[object, float]] = {}  # paused partitions that were looked at: what for, and when
@@ -104,7 +104,7 @@ class GroupRuntime:
     @property
     def flows(self) -> Mapping[str, FlowRecord]:
         """What the flows said at the last look. Another thread may ask."""
-        return self._flows
+        return {name: beat.value for name, beat in self._flows.items()}
 
     @property
     def leading(self) -> bool:
@@ -159,8 +159,7 @@ class GroupRuntime:
             facts = self._confirmed()
             if facts.queue_id != self._written.state.queue_id:
                 self._forget("the queue is another one")
-        known = self._written.state.flows if self._written is not None else {}
-        pulse = self._leadership.look(flow.owner for flow in known.values())
+        pulse = self._leadership.look()
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)
@@ -179,7 +178,7 @@ class GroupRuntime:
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
-            fences = self._fences.due(pending(written.state))
+            fences = self._fences.due(written.state.pending)
             if fences:
                 written = self._decide(written, self._fence(written, fences[:_FENCES_AT_ONCE], facts))
             if len(fences) > _FENCES_AT_ONCE:
@@ -193,12 +192,11 @@ class GroupRuntime:
     def _next_s(self, state: GroupState) -> float:
         """Until the next look: soon where something is waited for, else about once a second."""
         wait_s = self._settings.renewal_s
-        due_s = next_deadline(state)
-        if due_s is not None:
-            wait_s = min(wait_s, due_s - self._now_s())
-        if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
+        if state.next_deadline_s is not None:
+            wait_s = min(wait_s, state.next_deadline_s - self._now_s())
+        if state.paused:
             wait_s = min(wait_s, self._settings.handoff_look_s)
-        retry_s = self._fences.next_s(pending(state))
+        retry_s = self._fences.next_s(state.pending)
         return max(0.0, min(wait_s, max(self._settings.handoff_look_s, retry_s)))
 
     def _forget(self, reason: str) -> None:
@@ -214,7 +212,7 @@ class GroupRuntime:
 
     def _adopt(self, facts: GroupFacts) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
-        known = [record.session_timeout_s for record in self._flows.values()]
+        known = [record.session_timeout_s for record in self.flows.values()]
         found = self._reconciliation.adopt(
             self._store,
             facts,
@@ -223,7 +221,7 @@ class GroupRuntime:
         )
         # A look more, after the state was read: a leader that came since makes either this renewal or the swap fail.
         # Else a leader that slept before it read the state would take it from its successor.
-        self._leadership.look(flow.owner for flow in found.state.flows.values())
+        self._leadership.look()
         self.handoffs.adopted(found.state)
         written = self._write(found.state, found.told, found.token)
         status = found.state.status.value
@@ -237,11 +235,9 @@ class GroupRuntime:
         state = written.state
         events = list(self._reconciliation.look(state, facts, self._confirmed))
         self._bookkeeping.let_go(leftovers(state, pulse.flows))
-        gone = self._bookkeeping.gone
-        events.extend(flow_events(state, pulse.flows, gone=gone, heartbeats=self._leadership.flows))
+        events.extend(flow_events(state, pulse.flows, gone=self._bookkeeping.gone, heartbeats=self._leadership.flows))
         events.extend(self._drained(written, facts))
-        due_s = next_deadline(state)
-        if due_s is not None and due_s <= self._now_s():
+        if state.next_deadline_s is not None and state.next_deadline_s <= self._now_s():
             events.append(Tick())
         return events
 
@@ -249,11 +245,10 @@ class GroupRuntime:
         """Paused partitions whose owner has nothing in hand: their checkpoints say so. They are looked at once the
         pause is written, when their owner says that it has closed something, and else about once a second.
         """
-        paused = [each for each in written.state.partitions.values() if each.phase is Phase.PAUSED]
         now_s, due = self._now_s(), list[Partition]()
-        for each in paused:
-            record = self._flows.get(each.owner.flow) if each.owner is not None else None
-            why = each.epoch, each.to, record.closes if record is not None else 0
+        for each in written.state.paused:
+            beat = self._flows.get(each.owner.flow) if each.owner is not None else None
+            why = each.epoch, each.to, beat.value.closes if beat is not None else 0
             known, looked_s = self._drains.get(each.partition, (None, 0.0))
             if known != why or now_s - looked_s >= self._settings.renewal_s:
                 self._drains[each.partition] = why, now_s

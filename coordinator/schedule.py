@@ -12,7 +12,7 @@ import itertools
 import math
 import queue as queues
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -25,9 +25,9 @@ from partq_spark.base.effects import Effects, Retry
 TURN_S: Final = 2.5
 """The longest wait without a sign of life."""
 
-_TOGETHER_S: Final = 0.01
+_TOGETHER_S: Final = 0.02
 """What is due so soon begins with what is due now, and what is done by then is looked at with it: each waking up costs
-as much as a third of a step.
+as much as a third of a step. So long a thread does one step after the other, and then another one is sent.
 """
 
 _FIRST_RETRY_S: Final = 0.1
@@ -137,6 +137,9 @@ class Schedule:
         self._found = itertools.count()
         # Putting into it takes no lock that an interrupted thread could hold, so that a signal handler may.
         self._calls: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
+        # Jobs that have begun and that no thread has taken yet, by whose threads do them; and where one will come.
+        self._begun: defaultdict[Executor, deque[Job]] = defaultdict(deque)
+        self._coming: set[Executor] = set()
         # Jobs that came to their end. They do not wake the thread where it wakes soon anyway.
         self._done: deque[Callable[[], None]] = deque()
         self._wakes_s = 0.0  # by `time.monotonic`
@@ -177,6 +180,10 @@ class Schedule:
         """
         deadline_s = time.monotonic() + wait_s
         self._ending = True
+        for jobs in self._begun.values():
+            with suppress(IndexError):
+                while True:
+                    jobs.popleft().running = False
         leaders = [job for job in self._jobs if job.leader is not None]
         for job in leaders:
             if not job.running:
@@ -186,7 +193,7 @@ class Schedule:
         return self._released
 
     def _begin_what_is_due(self) -> float:
-        """Returns the seconds until something else is due. Where nothing is due now, nothing begins early: a step that
+        """Returns the seconds until it is to look again. Where nothing is due now, nothing begins early: a step that
         waits for the last milliseconds of a time-out would be done again and again until they are over.
         """
         now_s = self._effects.now_s()
@@ -195,8 +202,13 @@ class Schedule:
             due_s, _, job = heapq.heappop(self._due)
             if due_s == job.due_s and not job.running and job in self._jobs:
                 job.running = True
-                job.threads.submit(self._work, job)
-        return min(TURN_S, self._due[0][0] - now_s) if self._due else TURN_S
+                self._begun[job.threads].append(job)
+        for threads, jobs in self._begun.items():
+            if jobs and threads not in self._coming:
+                self._coming.add(threads)
+                threads.submit(self._work, threads, jobs)
+        wait_s = _TOGETHER_S if any(self._begun.values()) else TURN_S
+        return min(wait_s, self._due[0][0] - now_s) if self._due else wait_s
 
     def _take(self, wait_s: float) -> None:
         """Wait for a call, then make all that are there, and look at the jobs that came to their end."""
@@ -218,14 +230,25 @@ class Schedule:
         except queues.Empty:
             return None
 
-    def _work(self, job: Job) -> None:
-        """One step, on a thread of an executor; what goes wrong in it does not stop the others."""
+    def _work(self, threads: Executor, jobs: deque[Job]) -> None:
+        """Steps that have begun, one after the other, on a thread of `threads`: several at once cost more than they
+        gain. Where one takes long, a turn sends another thread for those behind it, but none while one that was sent
+        has not come yet. It goes soon: others wait for these threads, too.
+        """
+        self._coming.discard(threads)
+        until_s = time.monotonic() + _TOGETHER_S
+        with suppress(IndexError):  # all are taken
+            while time.monotonic() < until_s:
+                self._step(jobs.popleft())
+
+    def _step(self, job: Job) -> None:
+        """What goes wrong in it does not stop the others."""
         try:
-            ended = partial(job.stepped, job.step())
+            ended = partial(job.stepped, next_s := job.step())
         except Exception as problem:  # noqa: BLE001 - a mistake in one job must not end the others
-            ended = partial(job.failed, one_line(problem))
+            ended, next_s = partial(job.failed, one_line(problem)), TURN_S
         self._done.append(partial(self._ended, job, ended))
-        if self._wakes_s - time.monotonic() > _TOGETHER_S:
+        if next_s < _TOGETHER_S or self._wakes_s - time.monotonic() > _TOGETHER_S:
             self.call(lambda: None)
 
     def _ended(self, job: Job, ended: Callable[[], None]) -> None:

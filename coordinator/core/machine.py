@@ -1,6 +1,4 @@
-"""`decide`, the only way in which a group's state changes, what a state waits for, and what it means that a flow comes
-or goes.
-"""
+"""`decide`, the only way in which a group's state changes, and what it means that a flow comes or goes."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
     """The state after `event`, and what is to be told of it, in order, once that is written. The same arguments give
     the same answer.
 
-    The very same `state` object comes back if nothing changed. Call it with `Tick` when `next_deadline` has passed.
+    The very same `state` object comes back if nothing changed. Call it with `Tick` when `next_deadline_s` has passed.
     An event that is merely late changes nothing; one that cannot happen (partition -1) raises ValueError.
     """
     draft = Draft(state, now_s)
@@ -54,17 +52,6 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
         case _:
             assert_never(event)
     return draft.finish()
-
-
-def pending(state: GroupState) -> tuple[Partition, ...]:
-    """The partitions whose checkpoints are to be rewritten for their `to`: what a new leader has to finish."""
-    return tuple(partition for partition in state.partitions.values() if partition.phase is Phase.FENCING)
-
-
-def next_deadline(state: GroupState) -> float | None:
-    """When the next `Tick` is due, in the clock of `now_s`; None if nothing runs."""
-    due = [each.deadline_s for each in state.partitions.values() if each.deadline_s is not None]
-    return min([*due, *([state.holddown_until_s] if state.holddown_until_s is not None else [])], default=None)
 
 
 def _drained(draft: Draft, event: PartitionDrained) -> None:

@@ -126,7 +126,7 @@ class GroupSettings:
     access_type: AccessType = AccessType.NON_EXCLUSIVE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class GroupState:
     """The one value that says who should have what. Changed only by `coordinator.core.machine.decide`, kept by
     compare-and-swap.
@@ -147,6 +147,24 @@ class GroupState:
     trigger: bool = False
     altered: bool = False
     binds: int = 0
+
+    # What a leader asks at every look is worked out once.
+
+    @cached_property
+    def pending(self) -> tuple[Partition, ...]:
+        """The partitions whose checkpoints are to be rewritten for their `to`: what a new leader has to finish."""
+        return tuple(each for each in self.partitions.values() if each.phase is Phase.FENCING)
+
+    @cached_property
+    def paused(self) -> tuple[Partition, ...]:
+        """The partitions that are held back until their owner has nothing in hand."""
+        return tuple(each for each in self.partitions.values() if each.phase is Phase.PAUSED)
+
+    @cached_property
+    def next_deadline_s(self) -> float | None:
+        """When the next `Tick` is due; None if nothing runs."""
+        due = [each.deadline_s for each in self.partitions.values() if each.deadline_s is not None]
+        return min([*due, *([self.holddown_until_s] if self.holddown_until_s is not None else [])], default=None)
 
 
 class Progress(NamedTuple):

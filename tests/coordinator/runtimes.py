@@ -160,12 +160,7 @@ class Coordinator:
             key,
             store=self.ownership,
             checkpoints=lambda facts: CheckpointStore(
-                objects,
-                key,
-                facts.queue_id,
-                since=facts.since,
-                ends=world.queue.head.next,
-                effects=effects,
+                objects, key, facts.queue_id, since=facts.since, ends=world.queue.head.next, effects=effects
             ),
             facts_now=self.facts,
             settings=Settings(name=name),

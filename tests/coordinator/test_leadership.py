@@ -12,7 +12,7 @@ from coordinator.leadership import FailureDetector, Leadership, Timers, timers_o
 from coordinator.logs import Log
 from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.group.model import GroupSettings, GroupState, Lease, Owner, Partition, Phase
+from partq_spark.group.model import FlowRecord, GroupSettings, GroupState, Lease, Owner, Partition, Phase
 from tests.coordinator.runtimes import KEY, World
 
 A: Final = Owner("a", "a1")
@@ -62,7 +62,7 @@ LOOKS: Final[dict[str, tuple[float, list[Look]]]] = {
 @pytest.mark.parametrize("case", LOOKS, ids=lambda case: case.replace(" ", "-"))
 def test_for_how_long_somebody_was_silent(case: str) -> None:
     patience_s, looks = LOOKS[case]
-    detector = FailureDetector[str](frozen_after_s=patience_s)
+    detector = FailureDetector(frozen_after_s=patience_s)
     for number, (asked_s, heard_s, value, still_s, late) in enumerate(looks):
         values = {"living": number, **({} if value is None else {"a": value})}
         assert detector.look(values, asked_s=asked_s, heard_s=heard_s) == late, number
@@ -95,7 +95,7 @@ class Stage(World):
             self.now_s += 1.0
             for each in looking:
                 try:
-                    each.look(())
+                    each.look()
                 except Conflict:
                     continue
 
@@ -108,8 +108,8 @@ def stage() -> Stage:
 def test_one_leads_and_the_other_follows_when_it_was_silent_for_the_timeout(stage: Stage) -> None:
     first, second = stage.leader("c1"), stage.leader("c2")
     assert first.terms == second.terms == 0
-    assert first.look(()) is not None
-    assert second.look(()) is None
+    assert first.look() is not None
+    assert second.look() is None
     stage.pass_s(20, first, second)
     assert (first.held, second.held, stage.lease().name, stage.lease().beat) == (True, False, "c1", 21)
     stage.pass_s(4, second)
@@ -117,8 +117,8 @@ def test_one_leads_and_the_other_follows_when_it_was_silent_for_the_timeout(stag
     stage.pass_s(1, second)
     assert (second.held, second.terms) == (True, 1)
     with pytest.raises(Conflict):
-        first.look(())
-    assert (first.held, first.look(())) == (False, None)
+        first.look()
+    assert (first.held, first.look()) == (False, None)
     assert [event for event, _ in stage.told] == ["lease_taken", "lease_taken", "lease_lost"]
     assert [reason for _, reason in stage.told][:2] == ["it was free", "c1 was silent"]
 
@@ -129,14 +129,14 @@ def test_of_two_who_take_it_at_once_one_leads_and_what_it_gives_up_is_taken_at_o
     def faster(verb: str) -> None:
         if verb == "take_lease":
             stage.server.before = lambda _: None
-            assert second.look(()) is not None
+            assert second.look() is not None
 
     stage.server.before = faster
-    assert first.look(()) is None
+    assert first.look() is None
     first.release()
     assert (first.held, stage.lease().name) == (False, "c2"), "nobody gives up what is another's"
     second.release()
-    assert first.look(()) is not None
+    assert first.look() is not None
     assert (second.held, stage.lease().name) == (False, "c1")
 
 
@@ -152,33 +152,35 @@ def test_a_lease_whose_taking_got_no_answer_is_asked_again_or_left(stage: Stage,
 
     setattr(stage.server, "after" if taken else "before", lose)
     with pytest.raises(Unavailable):
-        only.look(())
+        only.look()
     assert not only.held
     if gives_up:
         only.release()
         assert stage.server.open().read_lease(KEY) is None, "who does not know whether it leads leaves nothing behind"
         return
     if taken:
-        assert other.look(()) is None
-    assert only.look(()) is not None
+        assert other.look() is None
+    assert only.look() is not None
     assert stage.told == [("lease_taken", "the answer to taking it had been lost" if taken else "it was free")]
     assert stage.lease().beat == 1
 
 
 def test_a_new_leader_grants_every_flow_a_full_period_and_one_that_froze_grants_it_again(stage: Stage) -> None:
-    first, second = stage.leader("c1"), stage.leader("c2")
+    first, second, flows = stage.leader("c1"), stage.leader("c2"), stage.server.open()
+    flow = FlowRecord(flow="a", instance="a1", queue_id="q", bound=True, session_timeout_s=10.0)
+    flows.bind(KEY, flow, replaces=None)
     for _ in range(8):
         stage.now_s += 1.0
-        first.look([A])
-    assert first.flows.still_s(A) == 7.0, "also of a flow whose heartbeat is not there"
+        first.look()
+    assert first.flows.still_s("a") == 7.0
     first.release()
-    second.look([A])
+    second.look()
     stage.now_s += 1.0
-    second.look([A])
-    assert second.flows.still_s(A) == 1.0
+    second.look()
+    assert second.flows.still_s("a") == 1.0
     stage.now_s += 60.0
-    second.look([A])
-    assert second.flows.still_s(A) == 2.0
+    second.look()
+    assert second.flows.still_s("a") == 2.0
     assert stage.told[-1] == ("all_flows_granted", "this leader did not look for more than 3 s")
     assert len(stage.told) == 3
 
@@ -194,7 +196,7 @@ STATE: Final = GroupState(
 
 def test_what_runs_goes_on_with_the_next_leader(stage: Stage) -> None:
     first, second = stage.leader("c1"), stage.leader("c2")
-    first.look(())
+    first.look()
     first.timers = timers_of(STATE, "token")
     assert first.timers == Timers(state_token="token", deadlines_s={"0": 1009.0, "holddown": 1030.0})
     stage.pass_s(2, first)

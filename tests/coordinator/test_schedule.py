@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -19,19 +20,17 @@ from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from tests.coordinator.runtimes import KEY, Lines, World
+from tests.support.waiting import wait_until
 
 
 class Later(Executor):
-    """Does what was submitted when it is told to, or at once."""
+    """Does what was submitted when it is told to."""
 
     def __init__(self) -> None:
         self.submitted: list[Callable[[], object]] = []
-        self.at_once = False
 
     def submit(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Future[object]:  # type: ignore[override]
         self.submitted.append(lambda: fn(*args, **kwargs))
-        if self.at_once:
-            self.run_one()
         return Future()
 
     def run_one(self) -> None:
@@ -69,10 +68,13 @@ class Turns:
 
     def turn(self) -> int:
         """How many steps begin in it."""
-        waiting = len(self.threads.submitted)
-        self.schedule.call(lambda: None)  # so that it waits for nothing
+        before, after = self.running(), set[Job]()
+        self.schedule.call(lambda: after.update(self.running()))  # it comes at once, and before what is done
         self.schedule.turn()
-        return len(self.threads.submitted) - waiting
+        return len(after - before)
+
+    def running(self) -> set[Job]:
+        return {job for job in self.schedule._jobs if job.running}
 
     def run(self) -> None:
         """All that has begun comes to its end, and is heard of."""
@@ -229,6 +231,16 @@ def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself(t
     assert turns.turn() == 2
 
 
+def test_a_step_that_takes_long_does_not_hold_up_those_that_began_with_it() -> None:
+    test, both = Turns(), threading.Barrier(2, timeout=5.0)
+    with ThreadPoolExecutor(2) as test.threads:  # type: ignore[assignment]
+        jobs = [test.add(lambda: 7.0 + both.wait()) for _ in range(2)]
+        test.schedule.turn()
+        while test.running():
+            test.schedule.turn()
+    assert {job.due_s - test.now_s for job in jobs} == {7.0, 8.0}, "each waits for the other"
+
+
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
@@ -237,21 +249,25 @@ def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself(t
 def test_at_the_end_what_runs_ends_and_leases_are_given_up(turns: Turns, error: Exception | None, fails: bool) -> None:
     def step() -> float:
         steps.append(0.0)
+        assert ending.wait(10.0)
         if fails:
             raise Unavailable("it is away (test)")
         return 0.0
 
-    steps: list[float] = []
-    busy, idle, follower = Leads(error), Leads(), Leads(leading=False)
-    turns.add(step, busy)
-    turns.turn()
-    turns.add(leader=idle)
-    turns.add(leader=follower)
-    turns.schedule.call(turns.threads.run_one)
-    turns.threads.at_once = True
-    assert turns.schedule.end(10.0) == (2 if error is None else 1), "of those who lead"
+    steps, ending = list[float](), threading.Event()
+    busy, idle, begun, follower = Leads(error), Leads(), Leads(), Leads(leading=False)
+    with ThreadPoolExecutor(1) as turns.threads:  # type: ignore[assignment]
+        turns.add(step, busy)
+        turns.add(step, begun)
+        turns.turn()
+        turns.add(leader=idle)
+        turns.add(leader=follower)
+        wait_until(lambda: bool(steps), "step that has begun")
+        turns.schedule.call(ending.set)
+        assert turns.schedule.end(10.0) == (3 if error is None else 2), "of those who lead"
     assert not busy.leading
     assert not idle.leading
+    assert not begun.leading
     assert steps == [0.0], "nothing begins any more"
 
 

@@ -15,16 +15,7 @@ from partq_spark.base.errors import Corrupt
 from partq_spark.base.json_documents import CHECKSUM, checksum, sealed
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents import Found
-from partq_spark.group.model import (
-    Flow,
-    GroupSettings,
-    GroupState,
-    Owner,
-    Partition,
-    Phase,
-    Progress,
-    RebalanceStatus,
-)
+from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, Progress, RebalanceStatus
 from partq_spark.group.ownership.encoding import decode_flow, encode_flow
 from tests.group.ownership.conftest import a_record
 
@@ -93,7 +84,7 @@ THOUSAND = {number: 1 + number % 97 for number in range(1000)}
 
 
 def found(fields: dict[str, str]) -> Found:
-    return Found("beats/billing-1", "t", fields, 0.0)
+    return Found("billing-1", "t", fields, 0.0)
 
 
 @example(THOUSAND, {number: (10**6 + number, 10**6) for number in THOUSAND})

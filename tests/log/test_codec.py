@@ -19,17 +19,7 @@ from partq_spark.group import codec as flow_codec
 from partq_spark.group.model import Lease
 from partq_spark.log import codec
 from partq_spark.log.codec import Marked, Marks
-from partq_spark.log.model import (
-    Chunk,
-    ChunkRef,
-    Entry,
-    Group,
-    Layout,
-    Resolution,
-    Slice,
-    WriterPage,
-    WriterRecord,
-)
+from partq_spark.log.model import Chunk, ChunkRef, Entry, Group, Layout, Resolution, Slice, WriterPage, WriterRecord
 from partq_spark.log.schema.versions import columns_of, schema_from, with_added, with_widened
 from partq_spark.log.settings import QueueConfig
 from tests.group.test_codec import a_state

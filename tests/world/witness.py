@@ -36,7 +36,7 @@ def written(at_us: int, group: str, name: str, value: Value, process: str) -> It
     """A document of a group, which `process` has written: its name is that of ownership."""
     kind, _, rest = name.partition("/")
     if kind == "beats":
-        beat = decode_flow(Found(name, "", value, 0.0), name)
+        beat = decode_flow(Found(rest, "", value, 0.0), name)
         yield Beaten(at_us, group, process, rest, beat.instance, beat.bound)
     elif kind == "leader":
         assert isinstance(value, bytes)

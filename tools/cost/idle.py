@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partq_spark.group.ownership.encoding import BEATS_IN
+from partq_spark.group.ownership.encoding import BEATS
 from tools.cost import deeds
 from tools.cost.meter import Meter
 from tools.cost.requests import Counts
@@ -70,7 +70,7 @@ def idle(
         time.sleep(for_s)
         took_s = time.monotonic() - begun_s
         found = {name: here.counts(urls[name]) for name in names if name != LEADER_OBJECTS}
-        beats = here.counts(urls[OBJECTS], f"/ownership/{BEATS_IN}")
+        beats = here.counts(urls[OBJECTS], f"/ownership/{BEATS}/")
         found[HEARTBEATS] = beats + Counts(reads=beats.writes)  # each looks at the state, by the same call
         found[LEADER_REDIS] = there.counts(urls[REDIS])
         found[LEADER_OBJECTS] = there.counts(urls[LEADER_OBJECTS])

@@ -46,8 +46,8 @@ class Reincarnated(Unavailable):
 
 
 class Found(NamedTuple):
-    """One version of a document. `token` is another one after every swap, also where the value stayed. `age_s` is how
-    long ago it was written, by the store's own clock, for people.
+    """One version of a document. `name` is that below its folder, `token` another one after every swap, also where the
+    value stayed. `age_s` is how long ago it was written, by the store's own clock, for people.
     """
 
     name: str
@@ -233,7 +233,7 @@ class ObjectDocuments(Documents):
         # Only a listing tells ages.
         infos = self._store.list(name) if operation.aged else ()
         age_s = next((info.age_s for info in infos if info.name == name), 0.0)
-        return Found(name=operation.name, token=found.etag, value=_content(found), age_s=age_s)
+        return Found(name=operation.name.rpartition("/")[2], token=found.etag, value=_content(found), age_s=age_s)
 
     def _list(self, group: GroupKey, folder: str) -> Iterator[Found]:
         records = f"{folder}/" == _RECORDS
@@ -242,7 +242,7 @@ class ObjectDocuments(Documents):
             rest = info.name.removeprefix(prefix)
             if records and not rest.isdecimal():
                 break  # names come in order, digits first
-            yield Found(f"{folder}/{rest}", info.etag, info.metadata, info.age_s)
+            yield Found(rest, info.etag, info.metadata, info.age_s)
 
     def _swap(self, name: str, operation: Swap) -> str | None:
         try:

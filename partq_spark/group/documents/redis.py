@@ -102,10 +102,10 @@ class RedisDocuments(Documents):
         """What the script is told, and what its reply means."""
         match operation:
             case Load(name=name, known=known):
-                return ("load", *_place(name), known or ""), partial(_loaded, name)
+                return ("load", *_place(name), known or ""), partial(_loaded, _split(name)[1])
             case Listing(folder=folder):
                 key = self._key(group, folder)
-                return ("list", _place(folder)[0]), lambda reply: _listed(folder, key, *reply)
+                return ("list", _place(folder)[0]), lambda reply: _listed(key, *reply)
             case Swap(name=name, value=value, expected=expected):
                 token, content = new_token(), value if isinstance(value, bytes) else msgspec.json.encode(value)
                 said = "swap", *_place(name), expected or "", token, content
@@ -159,7 +159,7 @@ def _loaded(name: str, reply: Reply) -> Found | Unchanged | None:
     return Found(name, token, content, age_s)
 
 
-def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found]:
+def _listed(key: str, content: bytes, now: bytes) -> Sequence[Found]:
     try:
         # Of a value that is damaged its reader says so.
         lines = content.decode(errors="backslashreplace").split("\n") if content else []
@@ -167,10 +167,10 @@ def _listed(folder: str, key: str, content: bytes, now: bytes) -> Sequence[Found
     except ValueError:
         raise Corrupt(f"{key} holds what partq did not write, or is damaged: remove it, flows bind anew") from None
     now_ms, found = int(now), list[Found]()
-    for field, value in rows.items():
-        if field + _VERSION in rows and not field.endswith(_VERSION):
-            token, age_s = _version_in(rows[field + _VERSION], now_ms)
-            found.append(Found(f"{folder}/{field}", token, value, age_s))
+    for field, line in rows.items():
+        if field.endswith(_VERSION) and (value := rows.get(name := field.removesuffix(_VERSION))) is not None:
+            token, age_s = _version_in(line, now_ms)
+            found.append(Found(name, token, value, age_s))
     return found
 
 

@@ -15,8 +15,9 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import redis.connection
@@ -29,7 +30,6 @@ from partq_spark.group.documents.redis_script import REBORN, RIGHTS, SCRIPT, SHA
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, RedisUrl
 
 MINIMUM_VERSION: Final = (6, 0)  # the first with users (ACL)
-_MAX_CONNECTIONS: Final = 16
 _SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
 
 Reply = Any  # int, bytes, None or a list of such: what a script returned
@@ -59,7 +59,9 @@ def _ask(connection: _Connection, *command: str | bytes | int) -> Reply:
 
 
 class RedisClient:
-    """A few connections to one database."""
+    """Connections to one database, as many as threads call at once. They are kept here and not in redis-py's pool: its
+    locks, checks and counts take a tenth of the time of a coordinator that makes hundreds of calls a second.
+    """
 
     def __init__(
         self,
@@ -86,13 +88,7 @@ class RedisClient:
             "redis_connect_func": self._greet,
             **self._tls_files,
         }
-        pool: Any = redis.connection.BlockingConnectionPool  # without types
-        self._pool = pool(
-            max_connections=_MAX_CONNECTIONS,
-            timeout=timeout_s,
-            connection_class=self._class,
-            **self._options,
-        )
+        self._idle: deque[_Connection] = deque()
         self._logged_in = False  # once: what is refused later may come back
         self.closed = threading.Event()
         self.lives = 0
@@ -100,9 +96,11 @@ class RedisClient:
         self.latest: _Life | None = None  # by the latest connection
 
     def close(self) -> None:
-        """Give back all connections."""
+        """Give back all connections; one that a call uses goes when the call ends."""
         self.closed.set()
-        self._pool.disconnect(inuse_connections=False)
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().disconnect()
 
     # ---- calls
 
@@ -112,22 +110,41 @@ class RedisClient:
         Raises `Reincarnated` before anything was done where the server lives anew since the last call, `Unavailable`
         where the answer did not come, `Invalid` and `Corrupt` where trying again will not help.
         """
-        with self._lent(changes=changes) as connection:
-            known, life = self._known, connection.life
-            if known not in (None, life):
-                raise self._lives_anew(known, life)
-            self._known = life
-            given = (len(keys), *keys, life.replication_id, *arguments)
+        connection, good = self._unused(), False  # it is kept only if nothing casts doubt on it
+        try:
+            answer = self._answer(connection, keys, arguments)
+            good = True
+            return answer
+        except (exceptions.RedisError, OSError) as error:
+            # A replica may have been the master a moment ago: the next call looks for the present master.
+            moved = isinstance(error, exceptions.ReadOnlyError | exceptions.ClusterDownError)
+            good = isinstance(error, exceptions.ResponseError) and not moved
+            raise self.explain(error, changes=changes) from None
+        finally:
+            if good:
+                self._idle.append(connection)
+            else:
+                connection.disconnect()
+            if self.closed.is_set():
+                self.close()
+
+    def _answer(self, connection: _Connection, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Reply:
+        """By a server that has the life that was known."""
+        known, life = self._known, connection.life
+        if known not in (None, life):
+            raise self._lives_anew(known, life)
+        self._known = life
+        given = (len(keys), *keys, life.replication_id, *arguments)
+        try:
             try:
-                try:
-                    return _ask(connection, "EVALSHA", SHA, *given)
-                except exceptions.NoScriptError:
-                    return _ask(connection, "EVAL", SCRIPT, *given)
-            except exceptions.ResponseError as error:
-                if not str(error).startswith(REBORN):
-                    raise
-                self.latest = connection.life = self._life(connection)
-                raise self._lives_anew(life, connection.life) from None
+                return _ask(connection, "EVALSHA", SHA, *given)
+            except exceptions.NoScriptError:
+                return _ask(connection, "EVAL", SCRIPT, *given)
+        except exceptions.ResponseError as error:
+            if not str(error).startswith(REBORN):
+                raise
+            self.latest = connection.life = self._life(connection)
+            raise self._lives_anew(life, connection.life) from None
 
     def _lives_anew(self, was: _Life | None, now: _Life | None) -> Reincarnated:
         self.lives += 1  # first: another thread that finds this life known must find it counted
@@ -153,33 +170,17 @@ class RedisClient:
         if self.closed.is_set():
             raise Unavailable(f"ownership {self.url} was closed: open it again")
 
-    @contextmanager
-    def _lent(self, *, changes: bool) -> Iterator[_Connection]:
-        """A connection for one call; it is kept afterwards only if nothing casts doubt on it."""
+    def _unused(self) -> _Connection:
+        """The one that was given back last if it is as good as a new one, else a new one."""
         self._must_be_open()
-        try:
-            connection: _Connection = self._pool.get_connection()
-        except (exceptions.RedisError, OSError) as error:
-            raise self.explain(error) from None
-        good = False
-        try:
-            if connection.life != self.latest:  # it may lead to another server than new ones do
-                connection.disconnect()
-                connection.connect()
-            yield connection
-            good = True
-        except PartqError:
-            good = True
-            raise
-        except (exceptions.RedisError, OSError) as error:
-            # A replica may have been the master a moment ago: the next call looks for the present master.
-            moved = isinstance(error, exceptions.ReadOnlyError | exceptions.ClusterDownError)
-            good = isinstance(error, exceptions.ResponseError) and not moved
-            raise self.explain(error, changes=changes) from None
-        finally:
-            if not good or self.closed.is_set():
-                connection.disconnect()
-            self._pool.release(connection)
+        with suppress(IndexError, exceptions.RedisError, OSError):
+            connection = self._idle.pop()
+            mine = connection.pid == os.getpid()  # that of a process that forked is in use there
+            # It may lead to another server than new ones do, be ended, or say what a call would take for its answer.
+            if mine and connection.life == self.latest and not connection.can_read():
+                return connection
+            connection.disconnect()
+        return self.connect()
 
     def _greet(self, connection: _Connection) -> None:
         """Every new connection, before it is used."""
@@ -262,7 +263,6 @@ _FOREIGN: Final = (
     "a key of the group holds what partq did not write, or is damaged: remove the keys that begin with partq:"
 )
 _MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]] = (
-    (exceptions.ConnectionError, "No connection available", Unavailable, "all connections are in use: try again"),
     (exceptions.ReadOnlyError, "", Unavailable, _REPLICA),
     (exceptions.OutOfMemoryError, "", Unavailable, _FULL),
     (exceptions.MasterDownError, "", Unavailable, _LOST_MASTER),

@@ -52,7 +52,6 @@ from partq_spark.group.ownership.encoding import (
     encode_ownership,
     encode_version,
     lease_changed,
-    ownership_name,
 )
 from partq_spark.group.ownership.flows import DocumentRegister, Flows
 from partq_spark.objects import ObjectStore
@@ -162,12 +161,8 @@ class Ownership(Flows):
         if answers is None:
             raise lease_changed(key, "renewing")
         listed, answer = answers
-        seen, beats = state.saw(answer, known), self._flows_in(key, listed).beats
-        return Pulse(
-            state_token=None if seen is None else seen.value.token,
-            flows={flow: beat.value for flow, beat in beats.items()},
-            beats={beat.value.owner: beat.token for beat in beats.values()},
-        )
+        seen, flows = state.saw(answer, known), self._flows_in(key, listed).beats
+        return Pulse(state_token=None if seen is None else seen.value.token, flows=flows)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
@@ -182,7 +177,9 @@ class Ownership(Flows):
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         """The record of every partition that was ever claimed."""
         (listed,) = self.documents.ask(key, Listing(OWNERSHIP))
-        records = (decode_ownership(each, self.documents.where(key, each.name), key.group) for each in listed)
+        records = (
+            decode_ownership(each, self.documents.where(key, f"{OWNERSHIP}/{each.name}"), key.group) for each in listed
+        )
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, key: GroupKey, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
@@ -198,7 +195,7 @@ class Ownership(Flows):
         for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
             some = wanted[first : first + _CLAIMS_AT_ONCE]
             swaps = [
-                Swap(ownership_name(each.partition), encode_ownership(key, each, claim), each.version or None)
+                Swap(f"{OWNERSHIP}/{each.partition}", encode_ownership(key, each, claim), each.version or None)
                 for each in some
             ]
             for each, token in zip(some, self.documents.ask(key, *swaps), strict=True):

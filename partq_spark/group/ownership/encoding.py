@@ -24,7 +24,6 @@ T = TypeVar("T")
 STATE: Final = "state"
 LEADER: Final = "leader"
 BEATS: Final = "beats"
-BEATS_IN: Final = f"{BEATS}/"
 OWNERSHIP: Final = "ownership"
 
 MOST_MAPPING: Final = 6_000
@@ -41,11 +40,6 @@ _TEXTS: Final = msgspec.json.Decoder(dict[str, str])
 def beat_name(flow: str) -> str:
     """Of a flow's heartbeat. Raises `Invalid` for a name that no flow can have."""
     return f"{BEATS}/{checked_flow(flow)}"
-
-
-def ownership_name(partition: int) -> str:
-    """Of the record of seed 004."""
-    return f"{OWNERSHIP}/{partition}"
 
 
 # ---- the state
@@ -104,7 +98,7 @@ def decode_flow(found: Found, where: str) -> FlowRecord:
     check_sealed(fields, where, "remove it, its flow binds anew")
     try:
         return FlowRecord(
-            flow=found.name.removeprefix(BEATS_IN),
+            flow=found.name,
             instance=fields["instance"],
             queue_id=fields["queue_id"],
             bound=fields["bound"] == "1",
@@ -195,7 +189,7 @@ def decode_ownership(found: Found, where: str, group: str) -> OwnershipRecord:
     check_sealed(fields, where, "remove it, it is written anew")
     try:
         partition = int(fields["partition"])
-        if (fields["group"], ownership_name(partition)) != (group, found.name):
+        if (fields["group"], str(partition)) != (group, found.name):
             raise ValueError("it lies in another's place")
         return OwnershipRecord(
             partition=partition,
@@ -252,13 +246,10 @@ class FlowsSeen(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulse:
-    """What a leader sees in one look, cheap enough for every second and every group: what the flows say, and the token
-    of each heartbeat.
-    """
+    """What a leader sees in one look, cheap enough for every second and every group: the flows' heartbeats, by name."""
 
     state_token: str | None
-    flows: Mapping[str, FlowRecord]
-    beats: Mapping[Owner, str]
+    flows: Mapping[str, Seen[FlowRecord]]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

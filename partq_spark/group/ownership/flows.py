@@ -28,7 +28,6 @@ from partq_spark.group.documents import (
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership.encoding import (
     BEATS,
-    BEATS_IN,
     STATE,
     FlowsSeen,
     Seen,
@@ -81,15 +80,15 @@ class Flows:
         known, said = self._said.get(key, {}), dict[str, tuple[Value, FlowRecord]]()
         seen = FlowsSeen({}, {})
         for found in listed:
-            flow, before = found.name.removeprefix(BEATS_IN), known.get(found.name)
+            before = known.get(found.name)
             try:
                 if before is None or before[0] != found.value:
-                    before = found.value, decode_flow(found, self.documents.where(key, found.name))
+                    before = found.value, decode_flow(found, self.documents.where(key, f"{BEATS}/{found.name}"))
             except Corrupt as problem:
-                seen.damaged[flow] = problem
+                seen.damaged[found.name] = problem
             else:
                 said[found.name] = before
-                seen.beats[flow] = Seen(found.token, before[1], max(found.age_s, 0.0))
+                seen.beats[found.name] = Seen(found.token, before[1], found.age_s)
         self._said[key] = said
         return seen
 

@@ -40,7 +40,7 @@ from coordinator.core.events import (
     initial_state,
 )
 from coordinator.core.invariants import violations
-from coordinator.core.machine import decide, next_deadline, pending
+from coordinator.core.machine import decide
 from partq_spark.group.model import (
     AccessType,
     GroupSettings,
@@ -186,7 +186,7 @@ class Group:
     def fence(self, *numbers: int) -> list[str]:
         """The fences of these partitions (all that are asked for) land."""
         lines = []
-        for fence in pending(self.state):
+        for fence in self.state.pending:
             if not numbers or fence.partition in numbers:
                 lines += self._feed(PartitionFenced(partition=fence.partition, epoch=fence.to_epoch, owner=fence.to))
         return lines + self.fence() if lines and self.land_fences else lines
@@ -208,7 +208,7 @@ class Group:
         until = self.now_s + seconds
         lines: list[str] = []
         for _ in range(1000):
-            due = next_deadline(self.state)
+            due = self.state.next_deadline_s
             if due is None or due > until:
                 self.now_s = until
                 return lines
@@ -219,10 +219,10 @@ class Group:
     def settle(self) -> None:
         """Let everything that runs come to its end, everybody acknowledging at once."""
         for _ in range(1000):
-            if self.status is RebalanceStatus.READY and not pending(self.state):
+            if self.status is RebalanceStatus.READY and not self.state.pending:
                 return
             if not (self.fence() or self.drain()):
-                self.sleep(max((next_deadline(self.state) or self.now_s) - self.now_s, 0.0))
+                self.sleep(max((self.state.next_deadline_s or self.now_s) - self.now_s, 0.0))
         raise AssertionError(f"never Ready: {self.state}")
 
     # --- what can be seen ---------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ SEEN: Final[dict[str, Callable[[Group], list[str]]]] = {
     "updates": lambda group: [f"{name}:{flow.updates}" for name, flow in sorted(group.state.flows.items())],
     "handoffs": lambda group: [str(sum(entry.startswith("pause") for entry in group.log))],
     "remembers": lambda group: [name for name in ("trigger", "altered") if getattr(group.state, name)],
-    "due": lambda group: ["never" if (at_s := next_deadline(group.state)) is None else f"{at_s - group.now_s:g}"],
+    "due": lambda group: ["never" if (at_s := group.state.next_deadline_s) is None else f"{at_s - group.now_s:g}"],
 }
 
 

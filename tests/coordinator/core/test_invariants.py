@@ -28,7 +28,7 @@ from coordinator.core.events import (
     differences,
 )
 from coordinator.core.invariants import PREDICATES, violations
-from coordinator.core.machine import decide, next_deadline, pending
+from coordinator.core.machine import decide
 from partq_spark.group.model import Flow, GroupState, Owner, Partition, PartitionStatus, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, histories, partition, run, tell
 from tests.coordinator.modelcheck.world import broken_by_change
@@ -271,13 +271,13 @@ STEPS = st.one_of(
 def test_whatever_happens_invariants_hold_and_silence_leads_to_rest(partitions: int, steps: list[str]) -> None:
     group = Group(partitions, land_fences=False)
     for step in steps:
-        waited_for = {f"stuck {fence.partition}" for fence in pending(group.state)}
+        waited_for = {f"stuck {fence.partition}" for fence in group.state.pending}
         if step in waited_for or not step.startswith("stuck"):
             tell(group, step, 0)
         state = group.state
         marks = {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in state.partitions.items()}
         assert differences(state, marks) == (), "a new leader sees none"
-        assert state.status is RebalanceStatus.READY or next_deadline(state) is not None or pending(state)
+        assert state.status is RebalanceStatus.READY or state.next_deadline_s is not None or state.pending
     # No flow says anything any more. Fences land, being the coordinator's own work.
     for flow in [flow.name for flow in group.state.flows.values() if flow.bound]:
         group.expire(flow)

@@ -168,7 +168,7 @@ class Explorer:
                         continue  # until its time is over
                     return self._around(world, number, outside.land(at, wanted), "the fence lands")
                 raise Wrong(f"partition {number} waits for a fence that cannot land: {partition}, {at}")
-        due_s = machine.next_deadline(state)
+        due_s = state.next_deadline_s
         if due_s is None:
             if state.status is not RebalanceStatus.READY:
                 raise Wrong(f"nothing leads out of {state}")
@@ -210,7 +210,7 @@ class Explorer:
                     self._changes_nothing(state, fenced)
             if partition.phase is Phase.FENCING and not partition.stuck:
                 yield self._event(world, FenceStuck(partition=number, epoch=partition.to_epoch, reason=STUCK))
-        due_s = machine.next_deadline(state)
+        due_s = state.next_deadline_s
         if due_s is not None:
             yield self._event(world, Tick(), now_s=due_s)
         self._new_leader(state, around)
@@ -272,7 +272,7 @@ class Explorer:
         around = world.around
         if after.partitions is not before.partitions:
             known = {number: outside.asked(each) for number, each in before.partitions.items()}
-            new = [each for each in machine.pending(after) if outside.asked(each) != known.get(each.partition)]
+            new = [each for each in after.pending if outside.asked(each) != known.get(each.partition)]
             around = _asked(around, new)
             check_step(before, after, event, now_s)
         return Move((event, told), World(after, around))

@@ -200,8 +200,7 @@ class Group:
         pulse = self.both(lambda: self.user.renew_lease(KEY, lease), oracle)
         if pulse is not None:
             assert pulse.state_token == self.told.state
-            assert {*pulse.beats} == {Owner(name, each.instance) for name, each in self.told.records.items()}
-            assert pulse.flows == self.told.records
+            assert {name: beat.value for name, beat in pulse.flows.items()} == self.told.records
 
     def release_lease(self) -> None:
         token = self.draw.choice(self.leases[-2:])

@@ -4,6 +4,7 @@ one in trouble: no memory, no replicas, read-only; silence, within which every c
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -133,6 +134,17 @@ def test_lost_scripts_and_connections_are_replaced_first(server: RedisServer, st
         command(server, *lost.split())
         assert store.beat(KEY, RECORD) == "t1"
     assert store.read_flows(KEY) == {"billing-1": RECORD}
+
+
+def test_a_process_that_is_forked_makes_its_own_connections(server: RedisServer, store: Ownership) -> None:
+    def clients() -> int:
+        return int(command(server, "INFO", "clients")["connected_clients"])
+
+    begin(store)
+    before = clients()
+    if (child := os.fork()) == 0:
+        os._exit(clients() - before if token_of(store) == "t1" else 99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1, "one more"
 
 
 # --- it takes nothing for now -----------------------------------------------------------------------------------------

@@ -12,17 +12,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.spark.listener import PartqListener
-from tests.spark.flows.conftest import (
-    Gate,
-    Shared,
-    coordinator,
-    flow_of,
-    going_on,
-    got,
-    marked,
-    partition_of,
-    told,
-)
+from tests.spark.flows.conftest import Gate, Shared, coordinator, flow_of, going_on, got, marked, partition_of, told
 from tests.support.spark import Consumer, Lab
 from tests.support.waiting import wait_until
 
