@@ -102,7 +102,8 @@ class RedisDocuments(Documents):
         """What the script is told, and what its reply means."""
         match operation:
             case Load(name=name, known=known):
-                return ("load", *_place(name), known or ""), partial(_loaded, _split(name)[1])
+                folder, field = _place(name)
+                return ("load", folder, field, known or ""), partial(_loaded, field)
             case Listing(folder=folder):
                 key = self._key(group, folder)
                 return ("list", _place(folder)[0]), lambda reply: _listed(key, *reply)
