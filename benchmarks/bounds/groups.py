@@ -31,7 +31,7 @@ from partq_spark.group.documents.urls import store_id
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
 from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
-from partq_spark.group.ownership.encoding import encode_flow
+from partq_spark.group.ownership.flows import encode_flow
 from partq_spark.log.admin import create_queue
 from partq_spark.log.groups import create_group
 from partq_spark.log.queue import QueueLog

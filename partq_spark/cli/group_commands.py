@@ -12,8 +12,8 @@ import click
 
 from partq_spark import client
 from partq_spark.base import words
+from partq_spark.base.effects import parse_rfc3339
 from partq_spark.base.errors import Invalid, PartqError, Unavailable, WrongUse
-from partq_spark.base.words import parse_rfc3339
 from partq_spark.cli.commands import (
     OWNERSHIP,
     TIME,

@@ -27,10 +27,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from partq_spark.base.effects import LONGEST_WAIT_S
+from partq_spark.base.effects import LONGEST_WAIT_S, parse_rfc3339, unix_us
 from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.json_documents import MOST
-from partq_spark.base.words import parse_rfc3339, unix_us
 from partq_spark.group.documents.urls import canonical_ownership, default_ownership
 from partq_spark.log.admin import checked_partitions
 from partq_spark.log.destinations import checked_subscription, checked_topic

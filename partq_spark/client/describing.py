@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from partq_spark.base.effects import as_datetime
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
-from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import checked, opened_ownership, ownership_for, ownership_url
 from partq_spark.client.handle import Handle
 from partq_spark.group import codec as group_codec

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
+from partq_spark.base.effects import as_datetime, format_rfc3339, unix_us
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.base.words import as_datetime, format_rfc3339, unix_us
 from partq_spark.client import arguments
 from partq_spark.log import tree
 from partq_spark.log.model import Head

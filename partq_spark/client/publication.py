@@ -17,10 +17,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from partq_spark.base.effects import RETRY_TIMEOUT_S, new_token
+from partq_spark.base.effects import RETRY_TIMEOUT_S, as_datetime, new_token
 from partq_spark.base.errors import BadRow, Invalid, WrongUse
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
-from partq_spark.base.words import as_datetime
 from partq_spark.client.arguments import address, checked, checked_publish_id
 from partq_spark.log import destinations, writers
 from partq_spark.log.admin import Namespace

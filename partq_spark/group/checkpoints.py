@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, format_rfc3339
 from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError
-from partq_spark.base.words import format_rfc3339
 from partq_spark.group.codec import NUMBER, decode_checkpoint, encode_checkpoint
 from partq_spark.group.model import UNBOUNDED, Checkpoint, GroupKey, Owner
 from partq_spark.log.groups import removed

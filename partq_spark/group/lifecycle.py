@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from partq_spark.base.effects import Effects
+from partq_spark.base.effects import Effects, as_datetime
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.base.words import as_datetime
 from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
 from partq_spark.group.codec import queue_id_of
 from partq_spark.group.left_out import missed_folder

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import xxhash
 
+from partq_spark.base.effects import format_rfc3339
 from partq_spark.base.errors import Invalid
-from partq_spark.base.words import format_rfc3339
 from partq_spark.log import tree, writers
 from partq_spark.log.destinations import StagedSegment, check_version, have_same_columns
 from partq_spark.log.model import Entry, Head, Resolution, WriterRecord

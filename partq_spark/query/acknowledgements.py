@@ -94,7 +94,7 @@ class Acknowledgements:
 
     def __init__(self, queue: QueueLog, options: SourceOptions, participant: Participant, effects: Effects) -> None:
         self._queue = queue
-        self._options = options
+        self._manual_acks, self._is_shared = options.manual_acks, options.is_shared
         self._participant = participant
         self._effects = effects
         self._times = BatchTimes(queue.name)
@@ -109,15 +109,15 @@ class Acknowledgements:
 
     def to_give(self, spans: Spans) -> Spans:
         """What of the announced batch may be given out now."""
-        return self.given_out.as_planned(spans) if self._options.manual_acks else spans
+        return self.given_out.as_planned(spans) if self._manual_acks else spans
 
     def complete(self, member: Membership, end: BatchEnd) -> None:
         """The batch up to `end` is complete. Raises as the stores do."""
-        if self._options.manual_acks:
+        if self._manual_acks:
             return
         done = {partition: Position(span.epoch, span.to) for partition, span in end.spans.items()}
         member.acknowledge(done, end.origin)
-        if not self._options.is_shared:  # nobody takes anything over while a batch runs
+        if not self._is_shared:  # nobody takes anything over while a batch runs
             return
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
         member.note(self._times.remark)
@@ -141,7 +141,7 @@ class Acknowledgements:
         `Invalid` for what was not given out, and as the stores do.
         """
         member = self._participant.bound_member()
-        if not self._options.manual_acks:
+        if not self._manual_acks:
             raise Invalid(
                 f"flow {self._participant.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
             )

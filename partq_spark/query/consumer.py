@@ -49,6 +49,7 @@ class ConsumerLoop:
         self.queue = queue = open_queue(options.target)
         self._options = options
         self._group = group = options.group
+        self._manual_acks = options.manual_acks
         self._effects = effects
         self.participant = participant = Participant(queue, options, effects)
         self._store_retry = participant.store_retry
@@ -244,7 +245,7 @@ class ConsumerLoop:
             if self._group is None:
                 return planning.begin(before, claim)  # by Spark's word alone: nothing is ever marked
             p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)
-            if self._options.manual_acks:
+            if self._manual_acks:
                 mine = None if given_out.is_void(p) else unread.get(p)
                 return planning.begin_manual(before, given_out.last(p), claim, unread=mine, reached=reached)
             return planning.begin(before, claim, unread=unread.get(p), reached=reached, missed=missed)
@@ -349,7 +350,7 @@ class ConsumerLoop:
         while True:
             view = self._store_retry.call(lambda: self._settled(member, before, after, after.spans.keys()))
             announced = last.spans if last is not None and last.instance == view.instance else {}
-            if self._options.manual_acks and not announced:
+            if self._manual_acks and not announced:
                 _log.info("%s: what is not acknowledged comes again", self.participant.name)
                 self.acknowledgements.given_out.void(wanted.keys())
                 return Announced(end=after, spans={}, instance=member.instance)

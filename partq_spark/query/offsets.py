@@ -26,8 +26,8 @@ import msgspec
 import xxhash
 from msgspec import Struct, structs
 
+from partq_spark.base.effects import format_rfc3339
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
-from partq_spark.base.words import format_rfc3339
 from partq_spark.log import tree
 from partq_spark.log.clocks import LoadChunk
 from partq_spark.log.model import Head, Origin

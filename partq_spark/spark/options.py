@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from partq_spark.base.effects import parse_rfc3339
 from partq_spark.base.errors import Invalid
-from partq_spark.base.words import parse_rfc3339
 from partq_spark.group.documents.urls import canonical_ownership, default_ownership
 from partq_spark.log.destinations import checked_topic
 from partq_spark.log.names import checked_name

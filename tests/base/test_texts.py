@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partq_spark.base.effects import EXAMPLE_TIME, format_rfc3339, parse_rfc3339
 from partq_spark.base.errors import Invalid
-from partq_spark.base.words import (
-    EXAMPLE_TIME,
-    format_rfc3339,
-    parse_rfc3339,
-    printable,
-    printable_json,
-    printable_lines,
-    readable,
-    size,
-)
+from partq_spark.base.words import printable, printable_json, printable_lines, readable, size
 from partq_spark.cli.tables import fitted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

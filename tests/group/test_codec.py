@@ -16,7 +16,7 @@ from partq_spark.base.json_documents import CHECKSUM, checksum, sealed
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.documents import Found
 from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, Progress, RebalanceStatus
-from partq_spark.group.ownership.encoding import decode_flow, encode_flow
+from partq_spark.group.ownership.flows import decode_flow, encode_flow
 from tests.group.ownership.conftest import a_record
 
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from partq_spark.group.codec import decode_lease, decode_state
 from partq_spark.group.documents import Found, Value
-from partq_spark.group.ownership.encoding import decode_flow, decode_version
+from partq_spark.group.ownership.flows import decode_flow
+from partq_spark.group.ownership.versions import decode_version
 from partq_spark.log.codec import HEAD
 from partq_spark.log.partitioner import partition_of
 from tests.world.facts import Beaten, Checkpointed, Decided, Led, Part

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partq_spark.group.ownership.encoding import BEATS
+from partq_spark.group.ownership.versions import BEATS
 from tools.cost import deeds
 from tools.cost.meter import Meter
 from tools.cost.requests import Counts

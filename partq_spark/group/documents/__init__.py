@@ -28,7 +28,7 @@ B = TypeVar("B")
 Written = bytes | Mapping[str, str]
 Value = Written | str
 """A *body*, a JSON object as bytes; or *fields*, which listings tell: keys `[a-z_]+`, values printable ASCII. Fields
-may come back as the JSON text in which a store keeps them (`ownership.encoding` reads both), which is equal where they
+may come back as the JSON text in which a store keeps them (`ownership.versions` reads both), which is equal where they
 are: a leader's looks bring thousands, of which little has changed.
 
 A writer puts something random into each value that it must not take for another one: where requests may be sent twice

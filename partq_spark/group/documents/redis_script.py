@@ -4,7 +4,7 @@ and nothing comes between them. Lua only; `redis` makes its arguments and reads 
 Keys of a group begin with `partq:{store id/namespace/queue/group}:` (the braces keep them on one cluster slot). Each
 folder of documents is one key, a hash with two fields for each document: its name → its value, and its name, space,
 `version` → its token and when it was written, in milliseconds by Redis' clock. One without the other is no document:
-a person removed the half of it. Values that others decide by have checksums of their own (`ownership.encoding`). A
+a person removed the half of it. Values that others decide by have checksums of their own (`group.ownership`). A
 version needs none: it tells whether the value was written again since, which for a heartbeat is a sign of life. One
 that is damaged counts as another version, once, and the next write replaces it.
 

@@ -23,12 +23,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Invalid
+from partq_spark.base.errors import Conflict, Corrupt, Invalid
+from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.group.codec import encode_lease
 from partq_spark.group.documents import (
     Announce,
     Audience,
     Documents,
+    Found,
     Listing,
     Load,
     ObjectDocuments,
@@ -37,8 +39,9 @@ from partq_spark.group.documents import (
     Swap,
 )
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
-from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
-from partq_spark.group.ownership.encoding import (
+from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.ownership.flows import DocumentRegister, Flows, checked_flow
+from partq_spark.group.ownership.versions import (
     BEATS,
     HEAD,
     LEADER,
@@ -48,12 +51,10 @@ from partq_spark.group.ownership.encoding import (
     Seen,
     StateDocument,
     decode_leader,
-    decode_ownership,
-    encode_ownership,
     encode_version,
     lease_changed,
+    read_fields,
 )
-from partq_spark.group.ownership.flows import DocumentRegister, Flows
 from partq_spark.objects import ObjectStore
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
@@ -178,7 +179,7 @@ class Ownership(Flows):
         """The record of every partition that was ever claimed."""
         (listed,) = self.documents.ask(key, Listing(OWNERSHIP))
         records = (
-            decode_ownership(each, self.documents.where(key, f"{OWNERSHIP}/{each.name}"), key.group) for each in listed
+            _decode_record(each, self.documents.where(key, f"{OWNERSHIP}/{each.name}"), key.group) for each in listed
         )
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
@@ -195,7 +196,7 @@ class Ownership(Flows):
         for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
             some = wanted[first : first + _CLAIMS_AT_ONCE]
             swaps = [
-                Swap(f"{OWNERSHIP}/{each.partition}", encode_ownership(key, each, claim), each.version or None)
+                Swap(f"{OWNERSHIP}/{each.partition}", _encode_record(key, each, claim), each.version or None)
                 for each in some
             ]
             for each, token in zip(some, self.documents.ask(key, *swaps), strict=True):
@@ -228,6 +229,41 @@ class Ownership(Flows):
         for place in list(self._registers):  # other groups' threads change it meanwhile
             if place[0] == key:
                 self._registers.pop(place, None)
+
+
+def _encode_record(key: GroupKey, record: OwnershipRecord, claim: str) -> dict[str, str]:
+    """The fields of seed 004, and a checksum. The version is the document's token; `claim`, a random one, tells the
+    values of one call from those of every other.
+    """
+    fields = {
+        **key._asdict(),
+        "partition": str(record.partition),
+        "epoch": str(record.epoch),
+        "modified": record.modified,
+        "claim": claim,
+    }
+    if record.owner is not None:
+        fields |= {"flow": checked_flow(record.owner.flow), "instance": checked_flow(record.owner.instance)}
+    return sealed(fields)
+
+
+def _decode_record(found: Found, where: str, group: str) -> OwnershipRecord:
+    """As read. Raises `Corrupt`, also for one that belongs elsewhere."""
+    fields = read_fields(found.value)
+    check_sealed(fields, where, "remove it, it is written anew")
+    try:
+        partition = int(fields["partition"])
+        if (fields["group"], str(partition)) != (group, found.name):
+            raise ValueError("it lies in another's place")
+        return OwnershipRecord(
+            partition=partition,
+            owner=Owner(fields["flow"], fields["instance"]) if "flow" in fields else None,
+            epoch=int(fields["epoch"]),
+            version=found.token,
+            modified=fields["modified"],
+        )
+    except (KeyError, ValueError):
+        raise Corrupt(f"{where} has metadata that partq did not write: remove it, it is written anew") from None
 
 
 # --- opening it -------------------------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ One listing tells a leader everything about all flows. Nothing of leases and own
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
-from partq_spark.base.errors import Corrupt, Fenced
+from partq_spark.base.errors import Corrupt, Fenced, Invalid
+from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.group.documents import (
     Announce,
     Audience,
@@ -25,19 +27,16 @@ from partq_spark.group.documents import (
     Value,
     Written,
 )
-from partq_spark.group.model import FlowRecord, GroupKey
-from partq_spark.group.ownership.encoding import (
+from partq_spark.group.model import FlowRecord, GroupKey, Progress
+from partq_spark.group.ownership.versions import (
     BEATS,
     STATE,
     FlowsSeen,
     Seen,
     StateDocument,
-    beat_name,
-    checked_flow,
-    decode_flow,
     decode_version,
-    encode_flow,
     name_taken,
+    read_fields,
     restless,
 )
 from partq_spark.objects.api import Unchanged
@@ -46,6 +45,12 @@ T = TypeVar("T")
 
 _TRIES: Final = 4
 """How often a document is read again that changed meanwhile. Each has one writer, so that twice is rare already."""
+
+MOST_MAPPING: Final = 6_000
+"""Characters: an object's metadata has room for 8 kB. What does not fit comes to the flow at the next epoch, marked."""
+
+MOST_PROGRESS: Final = 4_000
+_NO_ROOM: Final = "-"
 
 _TO_COORDINATORS: Final = Announce(Audience.COORDINATORS)
 
@@ -200,6 +205,110 @@ class Flows:
 
 def _is_bound(heart: Seen[FlowRecord], instance: str) -> bool:
     return heart.value.bound and heart.value.instance == instance
+
+
+# --- what a flow says with its heartbeat -----------------------------------------------------------------------------
+
+_FLOW: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,127}", re.ASCII)
+
+
+def checked_flow(name: str) -> str:
+    """The name of a flow or an instance itself, if it can be stored; raises `Invalid` otherwise."""
+    if _FLOW.fullmatch(name) is None:
+        raise Invalid(
+            f"flow name {name[:80]!r} is not allowed: use 1 to 128 of A-Z, a-z, 0-9, '.', '_', '=', '-', not beginning"
+            " with a dot"
+        )
+    return name
+
+
+def beat_name(flow: str) -> str:
+    """Of a flow's heartbeat. Raises `Invalid` for a name that no flow can have."""
+    return f"{BEATS}/{checked_flow(flow)}"
+
+
+def encode_flow(record: FlowRecord) -> dict[str, str]:
+    """The fields of a heartbeat, sealed. It decides which instance a flow is. One that says nothing new is written all
+    the same: what moves is the document's token.
+    """
+    fields = {
+        "instance": record.instance,
+        "bound": "1" if record.bound else "0",
+        "queue_id": record.queue_id,
+        "timeout": f"{record.session_timeout_s:g}",
+        "closes": str(record.closes),
+        "note": record.note,
+        "mapping": _runs({p: str(epoch) for p, epoch in record.mapping.items()}, MOST_MAPPING),
+        "progress": _all_runs({p: f"{it.delivered}/{it.acknowledged}" for p, it in (record.progress or {}).items()}),
+    }
+    return sealed({name: text for name, text in fields.items() if text})
+
+
+def decode_flow(found: Found, where: str) -> FlowRecord:
+    """As read. Raises `Corrupt`."""
+    fields = read_fields(found.value)
+    check_sealed(fields, where, "remove it, its flow binds anew")
+    try:
+        return FlowRecord(
+            flow=found.name,
+            instance=fields["instance"],
+            queue_id=fields["queue_id"],
+            bound=fields["bound"] == "1",
+            session_timeout_s=float(fields["timeout"]),
+            mapping={p: int(epoch) for p, epoch in _run_values(fields.get("mapping", ""))},
+            closes=int(fields["closes"]),
+            note=fields.get("note", ""),
+            progress=_progress(fields.get("progress", "")),
+        )
+    except (KeyError, ValueError, TypeError):
+        raise Corrupt(f"{where} is no heartbeat that partq wrote: remove it, its flow binds anew") from None
+
+
+def _runs(values: Mapping[int, str], most: int) -> str:
+    """Values by partition, short: `0:5*3,7;9:5` has 5 for the partitions 0 to 2 and 9, and 7 for 3. What is beyond
+    `most` characters is left out.
+    """
+    parts: list[str] = []
+    length = 0
+    after, last, times = -1, "", 0
+    for number in sorted(values):
+        if number == after and values[number] == last:
+            times += 1
+            part = f"{parts[-1].partition('*')[0]}*{times}"
+            length += len(part) - len(parts.pop())
+        else:
+            part = f"{',' if number == after else f';{number}:'}{values[number]}"
+            length, last, times = length + len(part), values[number], 1
+        if length > most:
+            break
+        parts.append(part)
+        after = number + 1
+    return "".join(parts)[1:]
+
+
+def _all_runs(values: Mapping[int, str]) -> str:
+    """All of them or, where they do not fit, a sign of that: half of it would look like the whole."""
+    text = _runs(values, 2 * MOST_PROGRESS)
+    return text if len(text) <= MOST_PROGRESS else _NO_ROOM
+
+
+def _progress(text: str) -> Mapping[int, Progress] | None:
+    """Raises `ValueError`, `TypeError`."""
+    if text == _NO_ROOM:
+        return None
+    return {p: Progress(*map(int, it.split("/"))) for p, it in _run_values(text)}
+
+
+def _run_values(text: str) -> Iterator[tuple[int, str]]:
+    """Raises `ValueError`."""
+    for run in text.split(";") if text else ():
+        first, _, values = run.partition(":")
+        number = int(first)
+        for value in values.split(","):
+            single, _, times = value.partition("*")
+            for _ in range(min(int(times or 1), MOST_MAPPING)):
+                yield number, single
+                number += 1
 
 
 # --- one document, and how this process saw it last -------------------------------------------------------------------

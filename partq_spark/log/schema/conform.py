@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
+from partq_spark.base.effects import EPOCH
 from partq_spark.base.errors import BadRow, Invalid
-from partq_spark.base.words import EPOCH
 from partq_spark.log.schema.columns import find_name, shown_names
 from partq_spark.log.schema.ddl import said_type, type_text
 from partq_spark.log.schema.forms import as_form, entries_of, first_bad, first_not_utf8
