@@ -286,13 +286,14 @@ class World:
         self.is_over = True
 
     def _await(self, problem: str, is_so: Callable[[], bool]) -> None:
-        """Within what the timers allow, from the last thing on that befell anybody."""
-        begun_us = self.now_us
+        """Within what the timers allow, from the last thing on that befell anybody; each message may be a batch."""
+        begun_us, plan = self.now_us, self.plan
+        most_s = plan.settled_s + plan.messages * (2 * plan.pause_s + plan.handles_s) + 20.0
         while not is_so():
             waited_s = (self.now_us - max(begun_us, self.judge.befell_us[-1])) / SECOND_US
-            if waited_s > self.plan.settled_s + self.plan.messages * self.plan.pause_s * 2 + 20.0:
+            if waited_s > most_s:
                 self._violation = self._violation or Violation(f"{problem} after {waited_s:.0f} s")
-            self.machine.sleep(self.plan.look_s)
+            self.machine.sleep(plan.look_s)
 
     def _begin_all(self) -> None:
         plan = self.plan
