@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Final
 
+from partq_spark.base.effects import LONGEST_WAIT_S
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.client.arguments import checked, time_us
+from partq_spark.client.arguments import check_number, checked, time_us
 from partq_spark.client.describing import PartitionDescription, partitions_of
 from partq_spark.client.handle import Handle
 from partq_spark.group import lifecycle, retention
@@ -146,8 +147,9 @@ class Maintaining(Handle):
         """Join small stored pieces into large ones, but for what was published within `min_age_s` (default 300)."""
         from partq_spark.log import compaction
 
-        queue = self._opened()
         min_age_s = compaction.MIN_AGE_S if min_age_s is None else min_age_s
+        check_number("min_age_s", min_age_s, "seconds", most=int(LONGEST_WAIT_S))
+        queue = self._opened()
         steps: list[compaction.Compacted] = []
         finished = False
         while not finished and len(steps) < MOST_STEPS:
@@ -161,8 +163,9 @@ class Maintaining(Handle):
         """Delete stored objects that nothing needs: one round. An object is marked by one round and deleted by a later
         one, at least `grace_s` (default a day) after.
         """
-        queue = self._opened()
         grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
+        check_number("grace_s", grace_s, "seconds", most=int(LONGEST_WAIT_S))
+        queue = self._opened()
         done = housekeeping.collect(queue, grace_s=grace_s)
         # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept
         # from under its writer makes that writer fail.

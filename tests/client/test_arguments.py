@@ -243,10 +243,12 @@ def test_what_cannot_be_is_wrong_and_harmless(owners: dict[str, Any], where: str
         *(("consumer", {each: 0}, f"{each}=0") for each in ("max_messages", "max_poll_interval_s")),
         ("consumer", {"ownership": "carrier pigeon"}, "redis://host:port"),
         ("consumer", {"flow": "A B"}, "flow name"),
+        ("collect", {"grace_s": -1}, "grace_s=-1"),
+        ("compact", {"min_age_s": -1}, "min_age_s=-1"),
     ],
 )
 def test_what_is_not_allowed_is_refused(make: Make, what: str, given: dict[str, Any], said: str) -> None:
     queue = make()
-    make_one: Callable[..., object] = queue.publisher if what == "publisher" else partial(queue.consumer, "billing")
+    ask: Callable[..., object] = partial(queue.consumer, "billing") if what == "consumer" else getattr(queue, what)
     with pytest.raises(partq.Invalid, match=said):
-        make_one(**given)
+        ask(**given)

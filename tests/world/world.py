@@ -272,7 +272,9 @@ class World:
         self._await("those who work on the log have not ended", lambda: not self.is_busy())
         people = [each for each in self.actors.values() if isinstance(each, Operator)]
         self._await("the operators have not ended", lambda: all(each.is_done for each in people))
-        self._await("not all is acknowledged", self._is_acknowledged)
+        # Each message may be a batch, and its handler slow.
+        handling_s = len(plan.publishers) * plan.messages * plan.handles_s
+        self._await("not all is acknowledged", self._is_acknowledged, handling_s)
         for actor in list(self.actors.values()):
             actor.leave()
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
@@ -285,10 +287,10 @@ class World:
             self._violation = violation
         self.is_over = True
 
-    def _await(self, problem: str, is_so: Callable[[], bool]) -> None:
-        """Within what the timers allow, from the last thing on that befell anybody; each message may be a batch."""
+    def _await(self, problem: str, is_so: Callable[[], bool], more_s: float = 0.0) -> None:
+        """Within what the timers allow, and `more_s`, from the last thing on that befell anybody."""
         begun_us, plan = self.now_us, self.plan
-        most_s = plan.settled_s + plan.messages * (2 * plan.pause_s + plan.handles_s) + 20.0
+        most_s = plan.settled_s + plan.messages * plan.pause_s * 2 + 20.0 + more_s
         while not is_so():
             waited_s = (self.now_us - max(begun_us, self.judge.befell_us[-1])) / SECOND_US
             if waited_s > most_s:

@@ -1,7 +1,8 @@
 """Flows in a group's documents: each has a heartbeat, `beats/<flow>`, which decides which instance the flow is, and
 says what the flow has to say. A flow lives while the document's own token moves.
 
-One listing tells a leader everything about all flows. Nothing of leases and ownership records is known here.
+One listing tells a leader everything about all flows. Nothing of leases and ownership records is known here. A refusal
+names the document and the next step: nothing of it is needed to begin anew.
 """
 
 from __future__ import annotations

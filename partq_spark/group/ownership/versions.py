@@ -72,7 +72,7 @@ def _body(value: Value) -> bytes:
 
 
 def read_fields(value: Value) -> Mapping[str, str]:
-    """None where the text is no JSON object of texts."""
+    """No fields where the text is no JSON object of texts."""
     if isinstance(value, Mapping):
         return value
     try:
