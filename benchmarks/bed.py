@@ -19,7 +19,7 @@ from benchmarks.spark import NOTHING, Run, and_synced, parquet_stream, run_to_en
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
-from pyspark_partq import DefaultSource
+from partq_spark.spark.source import PartqDataSource
 from tools.messages import DDL, write_parquet
 from tools.servers import running
 
@@ -109,5 +109,5 @@ def bed(
         driver = stack.enter_context(session(work, jars, home=home, settings=spark))
         # As the bare sources are: then all have the same Python workers, which Spark ends after an idle minute, with
         # Kafka in every other round. How long they take to start is part `start`.
-        driver.dataSource.register(DefaultSource)
+        driver.dataSource.register(PartqDataSource)
         yield Bed(driver, work, folder, ddl, Topics(driver, broker.address) if broker else None)
