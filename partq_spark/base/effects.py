@@ -228,11 +228,11 @@ def parse_rfc3339(text: str) -> int:
     if max(hour, offset_hours) > "23" or offset_minutes > "59":  # which Python takes, or some of it
         raise _refused(text, "hours end at 23, and the minutes of an offset at 59")
     try:
-        time = datetime.fromisoformat(local + zone)
+        moment = datetime.fromisoformat(local + zone)
     except ValueError as error:
         raise _refused(text, str(error)) from None
     micros = -(-int(fraction.ljust(9, "0")) // 1000)
-    return (time - EPOCH) // _MICROSECOND + micros
+    return (moment - EPOCH) // _MICROSECOND + micros
 
 
 def format_rfc3339(time_us: int) -> str:
@@ -245,11 +245,11 @@ def as_datetime(time_us: int) -> datetime:
     return EPOCH + timedelta(microseconds=time_us)
 
 
-def unix_us(time: datetime) -> int:
+def unix_us(moment: datetime) -> int:
     """The Unix time in microseconds of a `datetime`. Raises `Invalid` for one without a time zone."""
-    if time.tzinfo is None:
-        raise Invalid(f"{time!r} has no time zone: give one, for example tzinfo=datetime.UTC")
-    return (time - EPOCH) // _MICROSECOND
+    if moment.tzinfo is None:
+        raise Invalid(f"{moment!r} has no time zone: give one, for example tzinfo=datetime.UTC")
+    return (moment - EPOCH) // _MICROSECOND
 
 
 def _refused(text: str, why: str = "") -> Invalid:

@@ -27,7 +27,7 @@ import click
 from click.core import ParameterSource
 
 from partq_spark import client
-from partq_spark.base.effects import LONGEST_WAIT_S, RETRY_TIMEOUT_S, parse_rfc3339
+from partq_spark.base.effects import LONGEST_WAIT_S, RETRY_TIMEOUT_S, format_rfc3339, parse_rfc3339, unix_us
 from partq_spark.base.errors import Invalid, WrongUse
 from partq_spark.base.words import printable, printable_json, printable_lines
 from partq_spark.cli.tables import Table, draw
@@ -176,8 +176,6 @@ def document(value: object) -> Any:
         case float():
             return round(value, 6)
         case datetime():
-            from partq_spark.base.effects import format_rfc3339, unix_us
-
             return format_rfc3339(unix_us(value))
         case Mapping():
             return {name: document(each) for name, each in value.items()}

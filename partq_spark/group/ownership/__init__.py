@@ -52,7 +52,6 @@ from partq_spark.group.ownership.versions import (
     StateDocument,
     decode_leader,
     encode_version,
-    lease_changed,
     read_fields,
 )
 from partq_spark.objects import ObjectStore
@@ -143,7 +142,7 @@ class Ownership(Flows):
             return (found.value.token, found.value.beat) == (expected.token, expected.beat)
 
         if self._lease(key).swap_where(is_there, lease, encode_lease(lease)) is None:
-            raise lease_changed(key, "taking")
+            raise _lease_changed(key, "taking")
 
     def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
         """Move the lease on to `lease.beat`, on condition that it has `lease.token` and a lower beat. Raises
@@ -160,7 +159,7 @@ class Ownership(Flows):
         # Tried again where an earlier renewal came through whose answer was lost; it may come between, too.
         answers = self._lease(key).swap_where(is_mine, lease, encode_lease(lease), *looks)
         if answers is None:
-            raise lease_changed(key, "renewing")
+            raise _lease_changed(key, "renewing")
         listed, answer = answers
         seen, flows = state.saw(answer, known), self._flows_in(key, listed).beats
         return Pulse(state_token=None if seen is None else seen.value.token, flows=flows)
@@ -229,6 +228,11 @@ class Ownership(Flows):
         for place in list(self._registers):  # other groups' threads change it meanwhile
             if place[0] == key:
                 self._registers.pop(place, None)
+
+
+def _lease_changed(key: GroupKey, doing: str) -> Conflict:
+    """The lease is not where the caller expected it."""
+    return Conflict(f"lease of group {key} is not where it was expected when {doing} it: read it before leading")
 
 
 def _encode_record(key: GroupKey, record: OwnershipRecord, claim: str) -> dict[str, str]:

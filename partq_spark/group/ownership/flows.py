@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
-from partq_spark.base.errors import Corrupt, Fenced, Invalid
+from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
 from partq_spark.base.json_documents import check_sealed, sealed
 from partq_spark.group.documents import (
     Announce,
@@ -36,9 +36,7 @@ from partq_spark.group.ownership.versions import (
     Seen,
     StateDocument,
     decode_version,
-    name_taken,
     read_fields,
-    restless,
 )
 from partq_spark.objects.api import Unchanged
 
@@ -131,11 +129,11 @@ class Flows:
             if _is_bound(former, record.instance):
                 return  # an earlier try, whose answer was lost
             if replaces != former.token:
-                raise name_taken(key, record.flow)
+                raise _name_taken(key, record.flow)
         if heart.swap(former, record, encode_flow(record), _TO_COORDINATORS) is None:
             if (now := heart.read()) is not None and now.value.instance == record.instance:
                 return  # an earlier try, which was late
-            raise name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
+            raise _name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
 
     def beat(self, key: GroupKey, record: FlowRecord) -> str | None:
         """One heartbeat, one call: what the flow says now, then a look at the state; returns the state's token (None:
@@ -173,7 +171,7 @@ class Flows:
                 left = replace(last.value, bound=False)
                 if heart.swap(last, left, encode_flow(left), _TO_COORDINATORS) is not None:
                     return
-        raise restless(key, flow)
+        raise _restless(key, flow)
 
     # ---- removed by the leader
 
@@ -201,11 +199,23 @@ class Flows:
             (removed,) = self.documents.ask(key, Remove(name, found.token))
             if removed:
                 return True
-        raise restless(key, flow)
+        raise _restless(key, flow)
 
 
 def _is_bound(heart: Seen[FlowRecord], instance: str) -> bool:
     return heart.value.bound and heart.value.instance == instance
+
+
+def _name_taken(key: GroupKey, flow: str) -> Conflict:
+    """`bind` found another instance, whose heartbeat has moved since it was read."""
+    return Conflict(
+        f"flow {flow!r} of group {key} is or was bound by another process: watch its heartbeat before taking over"
+    )
+
+
+def _restless(key: GroupKey, flow: str) -> Unavailable:
+    """The heartbeat was another one at each try."""
+    return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed whenever it was read: try again")
 
 
 # --- what a flow says with its heartbeat -----------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from partq_spark.base.errors import Conflict, Corrupt, Unavailable
+from partq_spark.base.errors import Corrupt
 from partq_spark.group.codec import decode_lease
 from partq_spark.group.documents import Found, Value
-from partq_spark.group.model import FlowRecord, GroupKey, Lease
+from partq_spark.group.model import FlowRecord, Lease
 
 T = TypeVar("T")
 
@@ -115,23 +115,3 @@ class Pulse:
 
     state_token: str | None
     flows: Mapping[str, Seen[FlowRecord]]
-
-
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
-def name_taken(key: GroupKey, flow: str) -> Conflict:
-    """`bind` found another instance, whose heartbeat has moved since it was read."""
-    return Conflict(
-        f"flow {flow!r} of group {key} is or was bound by another process: watch its heartbeat before taking over"
-    )
-
-
-def restless(key: GroupKey, flow: str) -> Unavailable:
-    """The heartbeat was another one at each try."""
-    return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed whenever it was read: try again")
-
-
-def lease_changed(key: GroupKey, doing: str) -> Conflict:
-    """The lease is not where the caller expected it."""
-    return Conflict(f"lease of group {key} is not where it was expected when {doing} it: read it before leading")
