@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,10 @@ COUNT_DRAWS: Final = """window.draws = 0;
 def path() -> str | None:
     """Where the browser is; None if there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class Refused(AssertionError):
+    """The browser answered a command with an error."""
 
 
 class Tab:
@@ -70,12 +74,16 @@ class Tab:
         return done["result"].get("value")
 
     def until(self, script: str, what: str = "", within_s: float = WAIT_S) -> Any:
-        """The value of an expression once it is true."""
+        """The value of an expression once it is true, which another document may answer than was asked first."""
         end_s = time.monotonic() + within_s
-        while not (value := self.run(script)):
+        while True:
+            found: Any = None
+            with suppress(Refused):  # asked while the page went from one document to the next
+                found = self.run(script)
+            if found:
+                return found
             assert time.monotonic() < end_s, f"not seen within {within_s} s: {what or script}"
             time.sleep(0.02)
-        return value
 
     def press(self, key: str, *, code: int = 0, text: str = "") -> None:
         """One key, down and up."""
@@ -159,7 +167,8 @@ class Browser:
         while True:
             answer = self._read(end_s)
             if answer.get("id") == self._number:
-                assert "error" not in answer, f"{method}: {answer['error']}"
+                if "error" in answer:
+                    raise Refused(f"{method}: {answer['error']}")
                 result: dict[str, Any] = answer["result"]
                 return result
             if "method" in answer and (tab := self._tabs.get(answer.get("sessionId", ""))) is not None:

@@ -5,7 +5,6 @@ narrow screens; signing in and acting, with the headers that a browser sends by 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -202,11 +201,15 @@ NAME = "partq.example"  # the browser is told that it is this machine
 
 
 @pytest.fixture(params=["localhost", NAME])
-def url(request: pytest.FixtureRequest, locked: Served, tab: Tab) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, locked: Served) -> str:
     """By which name the browser asks. Over plain HTTP under another one than localhost it sends no Sec-Fetch-Site."""
-    yield f"http://{request.param}:{locked.port}"
-    # Over plain HTTP a browser says that it leaves this header aside.
-    tab.errors = [each for each in tab.errors if "Cross-Origin-Opener-Policy" not in each]
+    return f"http://{request.param}:{locked.port}"
+
+
+def test_a_question_may_meet_the_change_to_the_next_document(tab: Tab, page: Served) -> None:
+    tab.open(page.url + "/")
+    tab.run("void setTimeout(() => location.assign('/?find=orders'), 50)")
+    assert tab.until("new Promise(tell => setTimeout(() => tell(location.search === '?find=orders'), 200))")
 
 
 def submit(tab: Tab, fields: dict[str, str], button: str) -> None:
