@@ -22,6 +22,9 @@ from partq_spark.log.segment import HEADERS_NAME, SegmentWriter, read_slice, seg
 from partq_spark.objects.api import ObjectStore
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
+# For what a run holds. Arrow's own pool gives its memory back after each run, and the kernel clears it for the next
+# one, which was half of the kernel's time in a task; the C library keeps it.
+_POOL = pa.system_memory_pool()
 
 
 class Stager(ExitStack[None]):
@@ -142,7 +145,7 @@ class _Run:
         self._sort_block()
         for partition in sorted(self._pieces):
             pieces = self._pieces.pop(partition)
-            yield partition, pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+            yield partition, pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces, memory_pool=_POOL)
 
     def _sort_block(self) -> None:
         if not self._block:
@@ -154,7 +157,7 @@ class _Run:
         runs = pc.run_end_encode(partitions.take(order))
         present = runs.values.to_pylist()
         if len(present) > 1:
-            batch = pc.take(batch, order, boundscheck=False)  # they lie within it
+            batch = pc.take(batch, order, boundscheck=False, memory_pool=_POOL)  # they lie within it
         start = 0
         for partition, end in zip(present, runs.run_ends.to_pylist(), strict=True):
             self._pieces.setdefault(partition, []).append(batch.slice(start, end - start))
