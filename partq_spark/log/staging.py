@@ -22,7 +22,7 @@ from partq_spark.log.segment import HEADERS_NAME, SegmentWriter, read_slice, seg
 from partq_spark.objects.api import ObjectStore
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
-# For what a run holds. Arrow's own pool gives its memory back after each run, and the kernel clears it for the next
+# For what a run copies. Arrow's own pool gives its memory back after each run, and the kernel clears it for the next
 # one, which was half of the kernel's time in a task; the C library keeps it.
 _POOL = pa.system_memory_pool()
 
